@@ -1,0 +1,15 @@
+/* SHA-256 (FIPS 180-4) through OpenSSL's libcrypto. One thread a context. */
+#ifndef SHOAL_BASE_SHA256_H
+#define SHOAL_BASE_SHA256_H
+
+#include <stddef.h>
+
+struct sha256;
+struct sha256 *sha256_create(void);
+void sha256_update(struct sha256 *sha, const void *data, size_t bytes);
+void sha256_finish(struct sha256 *sha, char hex[65]); /* and resets for the next use */
+void sha256_destroy(struct sha256 *sha);
+int sha256_of_bytes(const void *data, size_t bytes, char hex[65]);
+int sha256_of_file(const char *path, char hex[65]); /* STATUS_IO */
+
+#endif
