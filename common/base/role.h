@@ -1,0 +1,25 @@
+/* What every role (coordinator, server, worker) is given by whoever starts it: a process's main or an embedded run's
+ * thread. Borrowed by the role for its life. */
+#ifndef SHOAL_BASE_ROLE_H
+#define SHOAL_BASE_ROLE_H
+
+#include <stdatomic.h>
+
+#include "base/log.h"
+
+struct role_host {
+    void *zmq;            /* context; shared in embedded runs so that inproc:// works */
+    _Atomic int stop;     /* set to SIGTERM or SIGINT by anyone, any time; the role looks at least every 100 ms */
+    int embedded;         /* 1: one of several roles in this process */
+    struct log log;
+    const char *keys_dir; /* "" or NULL: no CURVE */
+    const char *key_name; /* "server", "worker", … : files NAME.public and NAME.secret there */
+    int insecure;
+    /* Called once when the role can be reached (systemd READY=1, embedded start order); address as bound. NULL ok. */
+    void (*ready)(void *context, const char *address);
+    /* One status line for systemd's STATUS= and the watchdog tick; NULL ok. */
+    void (*status)(void *context, const char *line);
+    void *context;
+};
+
+#endif
