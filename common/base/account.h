@@ -22,6 +22,7 @@ enum account_kind {
 struct account {
     _Atomic int64_t bytes[ACCOUNT_KINDS]; /* requested bytes, without alignment or headers */
     _Atomic int64_t peak[ACCOUNT_KINDS];
+    _Atomic int64_t fail_after; /* 0: no allocation is made to fail; else which one, counted down */
 };
 
 extern const char *const account_kind_names[ACCOUNT_KINDS];
@@ -35,5 +36,12 @@ void *account_alloc(struct account *account, enum account_kind kind, size_t byte
 void account_free(struct account *account, enum account_kind kind, void *pointer, size_t bytes);
 /* For bytes that live elsewhere (a held message): books only. */
 void account_add(struct account *account, enum account_kind kind, int64_t bytes);
+
+/* For tests: the nth account_alloc from now on returns NULL, once (1: the next); 0 takes it back. */
+void account_fail_after(struct account *account, int64_t n);
+
+/* Makes the heap keep what is freed instead of giving it back to the kernel: fresh pages cost more than the
+ * copy into them. For mains, once, before threads start. */
+void memory_keep_heap(void);
 
 #endif

@@ -5,11 +5,11 @@
 #include <stddef.h>
 
 struct sha256;
-struct sha256 *sha256_create(void);
+struct sha256 *sha256_create(void); /* NULL when out of memory */
 void sha256_update(struct sha256 *sha, const void *data, size_t bytes);
-void sha256_finish(struct sha256 *sha, char hex[65]); /* and resets for the next use */
+void sha256_finish(struct sha256 *sha, char hex[65]); /* and resets for the next use; "" when libcrypto failed */
 void sha256_destroy(struct sha256 *sha);
 int sha256_of_bytes(const void *data, size_t bytes, char hex[65]);
-int sha256_of_file(const char *path, char hex[65]); /* STATUS_IO */
+int sha256_of_file(const char *path, char hex[65]); /* STATUS_IO with errno set, STATUS_NOMEM */
 
 #endif

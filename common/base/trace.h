@@ -23,7 +23,10 @@ struct trace *trace_create(size_t capacity); /* events */
 void trace_destroy(struct trace *trace);
 void trace_add(struct trace *trace, enum trace_kind kind, int lane, const char *name, int64_t step, int layer,
                int64_t begin_ns, int64_t end_ns);
-/* Flat copy for sending: returns the events (owned by the trace) and their number. */
+/* Events that found no room. */
+size_t trace_dropped(const struct trace *trace);
+/* Flat copy for sending: returns the events (owned by the trace) and their number.
+ * Other threads may go on adding; what they have not finished is left out. */
 const struct trace_event *trace_events(const struct trace *trace, size_t *count);
 
 struct trace_track {
@@ -33,7 +36,8 @@ struct trace_track {
     const struct trace_event *events;
     size_t count;
 };
-/* Writes one JSON file; pid = track, tid = lane. STATUS_IO with errno text. */
+/* Writes one JSON file; pid = track + 1, tid = lane + 1 (0 means the idle process to Perfetto),
+ * times relative to the earliest event. STATUS_IO with errno text. */
 struct errbuf;
 int trace_write(const char *path, const struct trace_track *tracks, size_t tracks_count, struct errbuf *err);
 
