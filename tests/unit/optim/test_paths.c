@@ -1,0 +1,173 @@
+/* Every instruction-set path gives the portable path's bits, at any offset and length, and a tensor cut in pieces gives
+ * the whole tensor's. */
+#include "optim/rows.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { ARRAYS = 4, OFFSETS = 16, LONGEST = 1000003 }; /* arrays: w, grad, slot 0, slot 1 */
+
+struct arena {
+    float *arrays[ARRAYS];
+};
+
+static float noise(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (float)((int32_t)*state) * (1.0f / 1073741824.0f);
+}
+
+static void arena_fill(struct arena *arena, int64_t offset, int64_t count)
+{
+    uint32_t seed = 1;
+
+    for (int a = 0; a < ARRAYS; a++)
+        for (int64_t i = 0; i < count; i++) {
+            float x = noise(&seed);
+            arena->arrays[a][offset + i] = a == 3 ? x * x : x; /* second moments are not negative */
+        }
+}
+
+static void arena_open(struct arena *arena)
+{
+    for (int a = 0; a < ARRAYS; a++) {
+        arena->arrays[a] = malloc(sizeof(float) * (LONGEST + OFFSETS));
+        assert_non_null(arena->arrays[a]);
+    }
+}
+
+static void arena_close(struct arena *arena)
+{
+    for (int a = 0; a < ARRAYS; a++)
+        free(arena->arrays[a]);
+}
+
+static void lamb_both_on(enum isa isa, const struct update_call *call)
+{
+    double norms[2] = {0, 0};
+    struct optimizer_step step = *call->step;
+    struct update_call second = *call;
+
+    lamb_prepare_on(isa, call, norms);
+    step.trust_ratio = norms[1] > 0 ? norms[0] / norms[1] : 1; /* any function of the norms: their bits must agree */
+    second.step = &step;
+    lamb_update_on(isa, &second);
+}
+
+struct path {
+    const char *name;
+    void (*update_on)(enum isa isa, const struct update_call *call);
+    double momentum;
+    int nesterov;
+};
+
+static const struct path paths[] = {
+    {"sgd", sgd_update_on, 0, 0},          {"sgd momentum", sgd_update_on, 0.9, 0},
+    {"sgd nesterov", sgd_update_on, 0.9, 1}, {"adam", adam_update_on, 0, 0},
+    {"adamw", adamw_update_on, 0, 0},      {"adagrad", adagrad_update_on, 0, 0},
+    {"ftrl", ftrl_update_on, 0, 0},        {"lamb", lamb_both_on, 0, 0},
+};
+
+enum { PATHS = sizeof paths / sizeof paths[0] };
+
+static void run(const struct path *path, enum isa isa, int decay, struct arena *arena, int64_t offset,
+                int64_t count)
+{
+    const struct optimizer_params params = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1,
+        .momentum = path->momentum, .l1 = 0.2, .l2 = 0.1, .beta = 1, .nesterov = path->nesterov};
+    const struct optimizer_step step = {.lr = 0.01, .t = 3, .grad_scale = 0.37f};
+    /* n of ftrl and Σg² of adagrad are roots' arguments: give them the array without negatives. */
+    float *first = path->update_on == adagrad_update_on ? arena->arrays[3] : arena->arrays[2];
+    float *slots[2] = {first + offset, arena->arrays[3] + offset};
+    const struct update_call call = {&params, &step, decay, arena->arrays[0] + offset, arena->arrays[1] + offset,
+                                     slots, count};
+
+    path->update_on(isa, &call);
+}
+
+static void assert_same(const struct arena *x, int64_t x_offset, const struct arena *y, int64_t y_offset,
+                        int64_t count, const char *what, enum isa isa)
+{
+    for (int a = 0; a < ARRAYS; a++)
+        if (memcmp(x->arrays[a] + x_offset, y->arrays[a] + y_offset, sizeof(float) * (size_t)count) != 0)
+            fail_msg("%s: array %d differs on %s at offset %lld, length %lld", what, a, isa_name(isa),
+                     (long long)y_offset, (long long)count);
+}
+
+static void compare_length(const struct path *path, int decay, int64_t count, int64_t offset_step)
+{
+    struct arena want, got;
+
+    arena_open(&want);
+    arena_open(&got);
+    arena_fill(&want, 0, count);
+    run(path, ISA_PORTABLE, decay, &want, 0, count);
+    for (int isa = ISA_PORTABLE; isa < ISA_COUNT; isa++) {
+        if (!isa_available((enum isa)isa))
+            continue;
+        for (int64_t offset = 0; offset < OFFSETS; offset += offset_step) {
+            arena_fill(&got, offset, count);
+            run(path, (enum isa)isa, decay, &got, offset, count);
+            assert_same(&want, 0, &got, offset, count, path->name, (enum isa)isa);
+        }
+    }
+    arena_close(&want);
+    arena_close(&got);
+}
+
+static void short_tensors_give_the_same_bits_on_every_path_at_every_offset(void **state)
+{
+    (void)state;
+    for (int p = 0; p < PATHS; p++)
+        for (int64_t count = 0; count <= 70; count += count < 34 ? 1 : 13)
+            for (int decay = 0; decay <= 1; decay++)
+                compare_length(&paths[p], decay, count, 1);
+}
+
+static void a_long_tensor_gives_the_same_bits_on_every_path(void **state)
+{
+    (void)state;
+    for (int p = 0; p < PATHS; p++)
+        compare_length(&paths[p], 1, LONGEST, 5);
+}
+
+static void a_tensor_cut_in_pieces_gives_the_bits_of_the_whole(void **state)
+{
+    (void)state;
+    enum { COUNT = 5000 };
+    struct arena whole, cut;
+
+    arena_open(&whole);
+    arena_open(&cut);
+    for (int p = 0; p < PATHS; p++) {
+        if (paths[p].update_on == lamb_both_on)
+            continue; /* its norms are those of a call */
+        arena_fill(&whole, 0, COUNT);
+        arena_fill(&cut, 0, COUNT);
+        run(&paths[p], isa_best(), 1, &whole, 0, COUNT);
+        for (int64_t first = 0, length = 1; first < COUNT; first += length, length = length * 2 + 1) {
+            if (length > COUNT - first)
+                length = COUNT - first;
+            run(&paths[p], isa_best(), 1, &cut, first, length);
+        }
+        assert_same(&whole, 0, &cut, 0, COUNT, paths[p].name, isa_best());
+    }
+    arena_close(&whole);
+    arena_close(&cut);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(short_tensors_give_the_same_bits_on_every_path_at_every_offset),
+        cmocka_unit_test(a_long_tensor_gives_the_same_bits_on_every_path),
+        cmocka_unit_test(a_tensor_cut_in_pieces_gives_the_bits_of_the_whole),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
