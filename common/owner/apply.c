@@ -2,7 +2,7 @@
 
 #include "optim/isa.h"
 #include "optim/optimizer.h"
-#include "tensor/tensor.h"
+#include "tensor/reduce.h"
 
 #include <assert.h>
 #include <stddef.h>
