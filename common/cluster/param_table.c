@@ -75,7 +75,7 @@ int param_table_add(struct param_table *table, const char *name, int dims, const
                           PARAM_NAME_MAX);
     if (param_table_find(table, name) >= 0)
         return errbuf_set(err, STATUS_EXISTS, "tensor %s: the name is taken", name);
-    int64_t count;
+    int64_t count = 0;
     int status = shape_count(name, dims, shape, &count, err);
     if (status != STATUS_OK)
         return status;

@@ -42,13 +42,19 @@ struct model_reducer {
 
 struct model;
 
-/* features and outputs (classes) from the data. Row of model_table by job->model.kind. STATUS_INVALID with the
- * reason. batch_rows_max sizes the activations, which are allocated here (ACCOUNT_ACTIVATIONS). */
+/* features and outputs from the data; outputs are the classes for softmax_cross_entropy, else the targets a row
+ * (binary too: 1). job->model.outputs may ask for more classes. Row of model_table by job->model.kind; freeze and
+ * no_decay are marked in the table. STATUS_INVALID, STATUS_UNKNOWN (a glob), STATUS_NOMEM. batch_rows_max sizes the activations, which are allocated here (ACCOUNT_ACTIVATIONS). */
 int model_create(struct model **model, const struct job *job, int64_t features, int64_t outputs,
                  int64_t batch_rows_max, struct pool *pool, struct account *account, struct errbuf *err);
-void model_destroy(struct model *model);
+/* The model that an exported file describes (its __metadata__), for predict and evaluate; model_import then loads
+ * the values. STATUS_IO, STATUS_FORMAT. */
+int model_create_from_file(struct model **model, const char *path, int64_t batch_rows_max, struct pool *pool,
+                           struct account *account, struct errbuf *err);
+void model_destroy(struct model *model); /* takes NULL */
 const struct param_table *model_params(const struct model *model); /* names, shapes, layers; borrowed */
 int model_layers(const struct model *model);
+int64_t model_features(const struct model *model);
 int64_t model_outputs(const struct model *model);
 /* Writes the initial values of layer `layer` (its n floats), by spec section 4, from the seed alone. */
 void model_init_layer(const struct model *model, int layer, float *w);
@@ -61,7 +67,8 @@ int model_forward(struct model *model, int layer, const float *w, const struct m
 /* After the last forward: loss sum, gradient of the logits when training, counts. */
 void model_loss(struct model *model, const struct model_batch *batch, double *loss_sum, int64_t *counted,
                 int64_t *correct);
-/* Backward of one layer, last to first. grad (n floats): += when accumulate_grad, else written whole. */
+/* Backward of one layer, last to first. grad (n floats): += when accumulate_grad, else written whole; the places of
+ * frozen tensors are never written. dropout and statistics are those of the forward just done. */
 int model_backward(struct model *model, int layer, const float *w, float *grad, int accumulate_grad,
                    const struct model_batch *batch, struct model_reducer *reducer, struct errbuf *err);
 const float *model_logits(const struct model *model); /* (rows, outputs) of the last forward */
@@ -69,15 +76,16 @@ const float *model_logits(const struct model *model); /* (rows, outputs) of the 
 /* BatchNorm statistics of the micro-batch just done, for the whole mini-batch's merge: for every norm layer in
  * order: n, mean[f], M2[f], as doubles. Returns the number of doubles (0: no norm layers). NULL: the size only. */
 int64_t model_stats_collect(const struct model *model, double *out);
-/* a = a merged with b (two such vectors). */
-void model_stats_merge(const struct param_table *table, double *a, const double *b);
-/* Commits merged statistics to buffers (pure; the coordinator calls it too, so it needs only the sizes). */
-void model_stats_commit(const int64_t *norm_features, int norms, const double *merged, struct model_buffers *buffers);
+/* Merge and commit are norm_stats.h's (the coordinator calls them too); they need only this list: the features of
+ * every norm layer in order (borrowed). Returns their number. */
+int model_norms(const struct model *model, const int64_t **features);
 
-/* Export: parameters from w (flat), buffers, metadata (model section, transform JSON) to a safetensors file. */
+/* Export: parameters from w (flat), buffers, metadata (model section, transform JSON; NULL: none) to a safetensors
+ * file. The bytes depend on these alone. sha256_hex may be NULL. */
 int model_export(const struct model *model, const struct job *job, const float *w, const char *transform_json,
-                 const char *path, char sha256_hex[65], struct errbuf *err);
-/* Import into w (flat) and buffers: every tensor must be there with the right shape; extra ones are errors named. */
+                 const char *path, char sha256_hex[65], struct errbuf *err); /* STATUS_IO, STATUS_NOMEM */
+/* Import into w (flat) and buffers: every tensor must be there with the right shape; extra ones are errors named;
+ * after an error nothing was written. STATUS_IO, STATUS_FORMAT, STATUS_UNKNOWN, STATUS_SHAPE. */
 int model_import(struct model *model, const char *path, float *w, struct errbuf *err);
 
 #endif
