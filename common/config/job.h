@@ -5,9 +5,11 @@
 #ifndef SHOAL_CONFIG_JOB_H
 #define SHOAL_CONFIG_JOB_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct errbuf;
+struct job_record; /* where each value came from, and the warnings; job_record.h */
 
 struct job_strings {
     char **items;
@@ -126,6 +128,55 @@ struct job {
         int64_t early_stop_patience;
         double early_stop_min_delta;
     } evaluate;
+    struct job_record *record; /* owned; NULL in a job that was filled by hand */
 };
+
+/* Sets one option above all else; what `shoal run --workers 4` gives. */
+struct job_override {
+    const char *key, *value; /* "cluster.workers", "4" */
+    const char *origin;      /* "--workers", for messages and --print-config */
+};
+
+enum job_need {
+    JOB_NEED_TRAINING, /* everything a training job must say */
+    JOB_NEED_NOTHING   /* only what is given is checked: predict, evaluate */
+};
+
+/* Everything is borrowed during job_load. Later rows win: file or text, environment, sets, overrides. */
+struct job_source {
+    const char *path;         /* the YAML file; NULL: text */
+    const char *text;         /* YAML, NUL-terminated; NULL with a NULL path: no file, the rest says all */
+    const char *text_name;    /* stands for the file in messages; NULL: "job" */
+    char *const *environment; /* NULL-terminated, as environ; NULL: not looked at */
+    const char *const *sets;  /* "optimizer.lr=0.1" */
+    int sets_count;
+    const struct job_override *overrides;
+    int overrides_count;
+    enum job_need need;
+};
+
+/* *job: owned, for job_destroy; untouched on error. The errbuf says in one line: file and line (or environment
+ * variable, or --set), key, found, allowed. STATUS_INVALID, STATUS_UNKNOWN (a key), STATUS_RANGE, STATUS_FORMAT
+ * (YAML), STATUS_IO, STATUS_NOMEM. Any thread. */
+int job_load(struct job **job, const struct job_source *source, struct errbuf *err);
+void job_destroy(struct job *job); /* takes NULL */
+
+/* Keys that were given but do nothing in this job, one line each; borrowed from the job. */
+const struct job_strings *job_warnings(const struct job *job);
+
+/* "job.yaml:7", "environment SHOAL_SEED", "--set", "--workers" or "default"; for later checks' messages. */
+void job_origin(const struct job *job, const char *key, char *out, size_t out_bytes);
+
+/* The complete resolved job as YAML that job_load reads back to the same values. Owned; NULL when out of memory. */
+char *job_to_yaml(const struct job *job);
+/* "key: value  # origin" for every option. Owned; NULL when out of memory. */
+char *job_print_config(const struct job *job);
+/* "128 = 4 workers x 2 accumulate x 16"; remainders are shown: "10 = 2 workers x 3 + 2 workers x 2". */
+void job_batch_text(const struct job *job, char *out, size_t out_bytes);
+
+/* 64 bits over what a resume may not change: model, data, seed, batch_size, optimizer.kind. */
+uint64_t job_hash(const struct job *job);
+/* STATUS_INVALID names the first such key that differs, with both values. */
+int job_check_resume(const struct job *saved, const struct job *now, struct errbuf *err);
 
 #endif
