@@ -28,11 +28,11 @@ static double moved_loss(struct fixture *fixture, const struct param_tensor *ten
     return loss;
 }
 
-/* The loss is a sum over 13 rows of float32 logits: noise about 1e-6, over 2h gives 5e-4; curvature adds h². */
+/* The loss is a sum over 13 rows of float32 logits: noise about 1e-6, over 2h gives 3e-4; curvature adds h². */
 static void check_tensor(struct fixture *fixture, const struct param_tensor *tensor, uint32_t direction,
                          const char *what)
 {
-    const double h = 1e-3;
+    const double h = 2e-3;
     int64_t at = model_params(fixture->model)->layers[tensor->layer].offset + tensor->offset;
     double slope = 0, squares = 0;
     for (int64_t i = 0; i < tensor->count; i++) {
@@ -41,7 +41,7 @@ static void check_tensor(struct fixture *fixture, const struct param_tensor *ten
     }
     double measured = (moved_loss(fixture, tensor, at, h, direction) - moved_loss(fixture, tensor, at, -h, direction)) /
                       (2 * h);
-    if (!(fabs(measured - slope) <= 2e-3 + 2e-3 * sqrt(squares)))
+    if (!(fabs(measured - slope) <= 3e-3 + 3e-3 * sqrt(squares)))
         fail_msg("%s, %s: slope %.6f, measured %.6f", what, tensor->name, slope, measured);
 }
 
