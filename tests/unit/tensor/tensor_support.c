@@ -24,7 +24,7 @@ float *test_array(int64_t count, int offset)
     return base + offset;
 }
 
-void test_free(float *array, int offset)
+void test_release(float *array, int offset)
 {
     free(array - offset);
 }

@@ -13,9 +13,9 @@ extern const int64_t test_lengths[LENGTHS]; /* 0, 1, 15, 16, 17, 127, 1000003 */
 
 /* Uniform in [-width, width), the same for the same salt. */
 void test_fill(float *x, int64_t count, float width, uint32_t salt);
-/* count floats that start `offset` floats after a 64-byte boundary; freed by test_free. */
+/* count floats that start `offset` floats after a 64-byte boundary; freed by test_release. */
 float *test_array(int64_t count, int offset);
-void test_free(float *array, int offset);
+void test_release(float *array, int offset);
 
 /* Bits, not values: -0 differs from 0 and NaN equals itself. */
 void assert_same_bits(const float *a, const float *b, int64_t count);

@@ -50,10 +50,10 @@ static void products_are_the_slow_twins_within_rounding(void **state)
             naive_gemm(trans_a, trans_b, m, n, k, a, b, beta, slow);
             for (int64_t i = 0; i < m * n; i++)
                 assert_near((double)c[i], (double)slow[i], 1e-6 * sqrt((double)k) + 1e-6);
-            test_free(a, 1);
-            test_free(b, 2);
-            test_free(c, 3);
-            test_free(slow, 0);
+            test_release(a, 1);
+            test_release(b, 2);
+            test_release(c, 3);
+            test_release(slow, 0);
         }
 }
 
@@ -75,10 +75,10 @@ static void thread_count_does_not_change_a_bit(void **state)
                 gemm(NULL, form & 1, form >> 1, m, n, k, a, b, 0.0f, one);
                 gemm(pool, form & 1, form >> 1, m, n, k, a, b, 0.0f, many);
                 assert_same_bits(one, many, m * n);
-                test_free(a, 0);
-                test_free(b, 0);
-                test_free(one, 0);
-                test_free(many, 0);
+                test_release(a, 0);
+                test_release(b, 0);
+                test_release(one, 0);
+                test_release(many, 0);
             }
         pool_destroy(pool);
     }
@@ -101,13 +101,13 @@ static void alignment_of_operands_does_not_change_a_bit(void **state)
                 memcpy(b, b0, (size_t)(k * n) * sizeof *b);
                 gemm(NULL, form & 1, form >> 1, m, n, k, a, b, 0.0f, c);
                 assert_same_bits(c, c0, m * n);
-                test_free(a, ao);
-                test_free(b, bo);
-                test_free(c, co);
+                test_release(a, ao);
+                test_release(b, bo);
+                test_release(c, co);
             }
-            test_free(a0, 0);
-            test_free(b0, 0);
-            test_free(c0, 0);
+            test_release(a0, 0);
+            test_release(b0, 0);
+            test_release(c0, 0);
         }
 }
 
@@ -146,11 +146,11 @@ static void many_threads_may_multiply_at_once(void **state)
     for (int i = 0; i < CALLERS; i++) {
         pthread_join(threads[i], NULL);
         assert_int_equal(callers[i].differs, 0);
-        test_free(callers[i].c, 0);
+        test_release(callers[i].c, 0);
     }
-    test_free(a, 0);
-    test_free(b, 0);
-    test_free(expected, 0);
+    test_release(a, 0);
+    test_release(b, 0);
+    test_release(expected, 0);
 }
 
 static void empty_products_are_zero_or_leave_c(void **state)

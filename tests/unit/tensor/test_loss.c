@@ -56,7 +56,7 @@ static void softmax_loops_give_the_same_bits_on_every_instruction_set(void **sta
             kernel_ops_at(i)->row_exp_scale(x, (double)maximum, 1.0 / sum, y, N);
             assert_same_bits(y, expected, N);
         }
-        test_free(x, offset);
+        test_release(x, offset);
     }
 }
 

@@ -129,14 +129,14 @@ static void compare_with_twins(int64_t rows, int64_t f, int offset)
         ops->norm_backward(dy, xhat, rstd, gamma, sums[0], (double)rows, dy, rows, f); /* dx is dy */
         assert_same_bits(dy, y, all);
     }
-    test_free(x, offset);
-    test_free(y, offset);
-    test_free(xhat, offset);
-    test_free(slow_y, 0);
-    test_free(slow_xhat, 0);
-    test_free(dy, offset);
-    test_free(gamma, offset);
-    test_free(beta, offset);
+    test_release(x, offset);
+    test_release(y, offset);
+    test_release(xhat, offset);
+    test_release(slow_y, 0);
+    test_release(slow_xhat, 0);
+    test_release(dy, offset);
+    test_release(gamma, offset);
+    test_release(beta, offset);
 }
 
 static void every_instruction_set_is_the_slow_twin_at_odd_sizes_and_offsets(void **state)

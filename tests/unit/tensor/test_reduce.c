@@ -28,9 +28,9 @@ static void adding_many_equals_adding_one_after_the_other(void **state)
                 assert_same_bits(acc, slow, n);
             }
         for (int s = 0; s < SOURCES; s++)
-            test_free(source[s], s);
-        test_free(acc, 7);
-        test_free(slow, 0);
+            test_release(source[s], s);
+        test_release(acc, 7);
+        test_release(slow, 0);
     }
 }
 
@@ -49,10 +49,10 @@ static void single_steps_equal_the_pass_over_many(void **state)
     reduce_scale(acc, 0.1f, N);
     naive_reduce_scale(many, 0.1f, N);
     assert_same_bits(acc, many, N);
-    test_free(a, 1);
-    test_free(b, 2);
-    test_free(acc, 3);
-    test_free(many, 0);
+    test_release(a, 1);
+    test_release(b, 2);
+    test_release(acc, 3);
+    test_release(many, 0);
 }
 
 static void every_instruction_set_and_offset_gives_the_same_bits(void **state)
@@ -74,7 +74,7 @@ static void every_instruction_set_and_offset_gives_the_same_bits(void **state)
                 assert_memory_equal(&got_sum, &sum, sizeof sum);
             }
             assert_int_equal(finite, 1);
-            test_free(x, offset);
+            test_release(x, offset);
         }
 }
 
@@ -93,11 +93,11 @@ static void adding_many_gives_the_same_bits_on_every_instruction_set(void **stat
             float *acc = test_array(N, offset);
             kernel_ops_at(i)->reduce_add_many(acc, (const float *const *)source, 5, 1, N);
             assert_same_bits(acc, slow, N);
-            test_free(acc, offset);
+            test_release(acc, offset);
         }
     for (int s = 0; s < 5; s++)
-        test_free(source[s], s + 1);
-    test_free(slow, 0);
+        test_release(source[s], s + 1);
+    test_release(slow, 0);
 }
 
 static void one_bad_element_anywhere_clears_the_finite_flag(void **state)
