@@ -15,9 +15,10 @@ struct account;
 struct dataset_transform {
     int64_t features;
     double divide;          /* 1: none */
-    double *mean, *deviation; /* `features` each, or NULL; population deviation, 0 -> 1 */
+    double *mean;           /* `features` of the divided values, or NULL; with deviation NULL it only fills missing cells */
+    double *deviation;      /* `features`, or NULL: not standardised; population deviation, 0 -> 1 */
     int classes;            /* 0: regression targets */
-    double *class_values;   /* the file's label of each class, ascending; `classes` entries */
+    double *class_values;   /* the file's label of each class, ascending; NULL: labels are the texts class_names */
     char **class_names;     /* NULL, or `classes` entries */
     int64_t index_base;     /* libsvm */
 };
@@ -27,7 +28,6 @@ char *dataset_transform_to_json(const struct dataset_transform *transform);
 int dataset_transform_from_json(struct dataset_transform *transform, const char *json, struct errbuf *err);
 
 struct dataset;
-struct dataset_ops; /* loader.h: one row a kind */
 
 struct dataset_set {
     struct dataset *train, *validation, *test; /* NULL when the job has none */
@@ -51,25 +51,9 @@ int64_t dataset_rows(const struct dataset *dataset);
 int64_t dataset_features(const struct dataset *dataset);
 int dataset_has_labels(const struct dataset *dataset);
 /* Gathers rows indices[0..count) into x (count, features), scaled and standardised, and their class numbers into
- * labels (classification) or targets (regression, binary: 0/1); the unwanted one may be NULL. */
+ * labels (classification) or targets (regression, binary: 0/1); the unwanted one may be NULL. Where there is no label,
+ * labels get -1 and targets NaN, which the losses take for padding. */
 void dataset_read(const struct dataset *dataset, const int64_t *indices, int64_t count, float *x, int32_t *labels,
                   float *targets);
-
-/* --- sampler.h -------------------------------------------------------------------------------------- */
-
-/* Which samples a step takes. Pure arithmetic on (seed, step); restarting at any step needs no state but the
- * step. The permutation of the current epoch is cached (8 bytes a sample). One thread. */
-struct sampler;
-struct sampler *sampler_create(int64_t rows, int64_t batch_size, int shuffled, int last_batch /* enum job_last_batch */,
-                               uint64_t seed);
-void sampler_destroy(struct sampler *sampler);
-int64_t sampler_steps_per_epoch(const struct sampler *sampler);
-/* Samples of the global batch of step (from 1). */
-int64_t sampler_batch(const struct sampler *sampler, int64_t step);
-/* The share of (rank of world, micro of accumulate): contiguous, remainders to the first ranks, then within the rank
- * the same rule over its micro-steps. Writes indices (NULL: count only), *first = position of the share's first
- * sample in the global batch; returns the count (may be 0). */
-int64_t sampler_share(struct sampler *sampler, int64_t step, int rank, int world, int micro, int accumulate,
-                      int64_t *indices, int64_t *first);
 
 #endif
