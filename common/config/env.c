@@ -70,9 +70,10 @@ static int join_address(char *const *environment, const char *host_name, const c
         return 0;
     }
     if (!host || !port || !host[0]) {
+        int has_host = host && host[0];
         return errbuf_set(err, STATUS_INVALID, "environment: %s is set and %s is %s, expected both",
-                          host && host[0] ? host_name : port_name, host && host[0] ? port_name : host_name,
-                          host ? "empty" : "missing");
+                          has_host ? host_name : port_name, has_host ? port_name : host_name,
+                          has_host || !host ? "missing" : "empty");
     }
     int status = parse_number(port_name, port, 1, &number, err);
     if (status == 0 && number > 65535) {

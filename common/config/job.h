@@ -65,7 +65,7 @@ struct job {
         struct job_strings class_names;
         enum job_missing missing;
         struct {
-            int64_t samples, features, classes;
+            int64_t samples, features, classes; /* data.samples, data.features; data.classes, or 2 when auto */
             uint64_t seed;
         } synthetic;
     } data;

@@ -122,7 +122,7 @@ int job_check_resolve(struct job *job, struct errbuf *err)
     if (!given(job, "snapshot.best.mode") && strcmp(job->snapshot.best_metric, "loss") == 0) {
         job->snapshot.best_mode = JOB_BEST_MIN;
     }
-    job->data.synthetic.classes = job->data.classes;
+    job->data.synthetic.classes = job->data.classes > 0 ? job->data.classes : 2;
     return resolve_by_kind(job, err);
 }
 
