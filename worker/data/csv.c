@@ -41,10 +41,14 @@ static int cell_error(const struct csv *csv, int64_t column, const char *reason)
 {
     char quoted[48];
     const struct cell *cell = &csv->cells[column];
+    const char *hint = "";
+    if (cell->count == 0 && column > 0 && column == csv->width - 1)
+        hint = " (a comma too many at the end of the line?)";
+    else if (csv->record == csv->first_record)
+        hint = " (a header line? data.header_lines says how many)";
     return errbuf_set(csv->err, STATUS_FORMAT, "%s: line %lld, column %lld of %lld: \"%s\" %s%s", csv->name,
                       (long long)csv->record, (long long)column + 1, (long long)csv->width,
-                      number_quote(cell->text, cell->count, quoted), reason,
-                      csv->record == csv->first_record ? " (a header line? data.header_lines says how many)" : "");
+                      number_quote(cell->text, cell->count, quoted), reason, hint);
 }
 
 static int cell_push(struct csv *csv, char *text, size_t count)
