@@ -27,8 +27,8 @@ struct pool {
     pthread_mutex_t lock;
     pthread_cond_t wake_helpers, wake_background, left;
     int threads, background;
-    int helpers_asleep; /* under lock */
-    int stopping;       /* under lock */
+    int helpers_asleep;             /* under lock */
+    int stopping;                   /* under lock */
     struct pool_task *head, **tail; /* under lock */
 
     atomic_int busy; /* a pool_for owns the job fields */

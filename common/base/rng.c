@@ -64,9 +64,8 @@ struct rng_lanes {
     __m256i c[4];
 };
 
-__attribute__((target("avx2"), always_inline)) static inline void rng_lanes_start(struct rng_lanes *lanes,
-                                                                                  uint64_t block, uint32_t site,
-                                                                                  uint32_t step)
+__attribute__((target("avx2"), always_inline)) static inline void
+rng_lanes_start(struct rng_lanes *lanes, uint64_t block, uint32_t site, uint32_t step)
 {
     __m256i index = _mm256_add_epi64(_mm256_set1_epi64x((int64_t)block), _mm256_setr_epi64x(0, 1, 2, 3));
     lanes->c[0] = index;
@@ -127,7 +126,8 @@ __attribute__((target("avx2"))) static int64_t rng_fill_avx2(uint64_t seed, uint
 #endif
 
 /* Blocks written by the fastest path of this processor, maybe fewer than asked. */
-static int64_t rng_fill_wide(uint64_t seed, uint32_t site, uint32_t step, uint64_t block, float *out, int64_t blocks)
+static int64_t rng_fill_wide(uint64_t seed, uint32_t site, uint32_t step, uint64_t block, float *out,
+                             int64_t blocks)
 {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2"))

@@ -24,9 +24,12 @@ struct fs_file {
     int fd;
     char *path, *temporary; /* owned */
 };
+/* STATUS_IO with path and errno text, STATUS_NOMEM. After an error of any of the three the temporary is gone, the old
+ * file is kept and `file` is closed (one exception: when the folder's fsync fails, the new file is in place but may
+ * not outlive a power cut). One writer a path and process at a time. */
 int fs_create(struct fs_file *file, const struct fs *fs, const char *path, struct errbuf *err);
 int fs_write(struct fs_file *file, const void *data, size_t bytes, struct errbuf *err); /* all bytes or an error */
-int fs_commit(struct fs_file *file, struct errbuf *err); /* after an error the temporary is gone, the old file kept */
+int fs_commit(struct fs_file *file, struct errbuf *err);
 void fs_abandon(struct fs_file *file);                   /* takes a closed file too */
 
 /* Whole small file into memory (owned, NUL-terminated, *bytes without the NUL). STATUS_RANGE above limit. */

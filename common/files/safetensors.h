@@ -45,4 +45,19 @@ int safetensors_write(const char *path, const struct safetensors_tensor *tensors
                       const struct safetensors_meta *metadata, int metadata_count, char sha256_hex[65],
                       struct errbuf *err);
 
+/* The same through another table of system calls (tests). All borrowed. */
+struct safetensors_image {
+    const struct safetensors_tensor *tensors;
+    int count;
+    const struct safetensors_meta *metadata;
+    int metadata_count;
+};
+struct fs;
+int safetensors_write_on(const struct fs *fs, const char *path, const struct safetensors_image *image,
+                         char sha256_hex[65], struct errbuf *err);
+
+/* "F32", …; bytes of one element. */
+const char *safetensors_dtype_name(enum safetensors_dtype dtype);
+size_t safetensors_dtype_bytes(enum safetensors_dtype dtype);
+
 #endif

@@ -243,8 +243,8 @@ static int groups_cores(struct groups *groups, const char *cgroup, const char *m
     char line[512];
     write_text(groups->root, "cgroup", cgroup);
     snprintf(line, sizeof line,
-             "22 1 8:1 / / rw - ext4 /dev/root rw\nbroken line\n31 30 0:28 %s %s/a\\040b rw shared:9 - %s\n", mount_root,
-             groups->root, type);
+             "22 1 8:1 / / rw - ext4 /dev/root rw\nbroken line\n31 30 0:28 %s %s/a\\040b rw shared:9 - %s\n",
+             mount_root, groups->root, type);
     write_text(groups->root, "mounts", line);
     return cores_by_cgroup(groups->cgroup, groups->mounts);
 }

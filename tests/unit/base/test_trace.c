@@ -83,8 +83,8 @@ static void file_is_json_with_aligned_tracks(void **state)
     struct trace *worker = trace_create(8), *server = trace_create(8);
     trace_add(worker, TRACE_COMPUTE, 0, "for\"ward\n", 3, 2, 5000000000001500, 5000000000004750);
     trace_add(server, TRACE_APPLY, 2, "apply", 3, -1, 1000, 900);
-    struct trace_track tracks[3] = {{.role = "worker", .rank = 1}, {.role = "server", .rank = 0},
-                                    {.role = "coordinator", .rank = 0}};
+    struct trace_track tracks[3] = {
+        {.role = "worker", .rank = 1}, {.role = "server", .rank = 0}, {.role = "coordinator", .rank = 0}};
     tracks[0].events = trace_events(worker, &tracks[0].count);
     tracks[1].events = trace_events(server, &tracks[1].count);
     tracks[1].offset_ns = 5000000000000000;
