@@ -24,8 +24,8 @@ static int parse_number(const char *name, const char *text, int lowest, int *val
 {
     if (text[0] == '\0' || strlen(text) > 7 || strspn(text, "0123456789") != strlen(text) || atoi(text) < lowest ||
         atoi(text) > NUMBER_MAX) {
-        return errbuf_set(err, STATUS_RANGE, "environment %s: found \"%.80s\", expected an integer from %d to %d", name,
-                          text, lowest, NUMBER_MAX);
+        return errbuf_set(err, STATUS_RANGE, "environment %s: found \"%.80s\", expected an integer from %d to %d",
+                          name, text, lowest, NUMBER_MAX);
     }
     *value = atoi(text);
     return 0;
@@ -48,8 +48,8 @@ static int read_number(char *const *environment, const char *const *names, int l
             return status;
         }
         if (*value >= 0 && number != *value) {
-            return errbuf_set(err, STATUS_INVALID, "environment: %s=%d and %s=%d disagree", *origin, *value, names[i],
-                              number);
+            return errbuf_set(err, STATUS_INVALID, "environment: %s=%d and %s=%d disagree", *origin, *value,
+                              names[i], number);
         }
         if (*value < 0) {
             *value = number;
@@ -77,8 +77,8 @@ static int join_address(char *const *environment, const char *host_name, const c
     }
     int status = parse_number(port_name, port, 1, &number, err);
     if (status == 0 && number > 65535) {
-        status = errbuf_set(err, STATUS_RANGE, "environment %s: found %d, expected a port from 1 to 65535", port_name,
-                            number);
+        status = errbuf_set(err, STATUS_RANGE, "environment %s: found %d, expected a port from 1 to 65535",
+                            port_name, number);
     }
     if (status != 0) {
         return status;
@@ -109,13 +109,15 @@ static int merge_address(struct env_identity *identity, const char *address, con
 
 static int read_cluster(struct env_identity *identity, char *const *environment, struct errbuf *err)
 {
-    static const char *const pairs[][2] = {{"DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"}, {"MASTER_ADDR", "MASTER_PORT"}};
+    static const char *const pairs[][2] = {{"DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"},
+                                           {"MASTER_ADDR", "MASTER_PORT"}};
     char address[256];
     const char *own = env_find(environment, "SHOAL_CLUSTER");
     identity->cluster[0] = '\0';
     identity->cluster_origin = "";
     if (own && (own[0] == '\0' || strlen(own) >= sizeof address)) {
-        return errbuf_set(err, STATUS_INVALID, "environment SHOAL_CLUSTER: found \"%.80s\", expected tcp://host:port", own);
+        return errbuf_set(err, STATUS_INVALID,
+                          "environment SHOAL_CLUSTER: found \"%.80s\", expected tcp://host:port", own);
     }
     int status = merge_address(identity, own ? own : "", "SHOAL_CLUSTER", err);
     for (int i = 0; i < 2 && status == 0; i++) {
@@ -129,7 +131,8 @@ static int read_cluster(struct env_identity *identity, char *const *environment,
 
 static int read_role(struct env_identity *identity, char *const *environment, struct errbuf *err)
 {
-    static const char *const roles[][2] = {{"worker", "worker"}, {"server", "server"}, {"scheduler", "coordinator"}};
+    static const char *const roles[][2] = {
+        {"worker", "worker"}, {"server", "server"}, {"scheduler", "coordinator"}};
     const char *text = env_find(environment, "DMLC_ROLE");
     identity->role[0] = '\0';
     for (int i = 0; text && i < 3; i++) {
@@ -139,15 +142,16 @@ static int read_role(struct env_identity *identity, char *const *environment, st
     }
     if (text && identity->role[0] == '\0') {
         return errbuf_set(err, STATUS_INVALID,
-                          "environment DMLC_ROLE: found \"%.80s\", expected one of worker, server, scheduler", text);
+                          "environment DMLC_ROLE: found \"%.80s\", expected one of worker, server, scheduler",
+                          text);
     }
     return 0;
 }
 
 int env_identity_read(struct env_identity *identity, char *const *environment, struct errbuf *err)
 {
-    static const char *const ranks[] = {"SHOAL_RANK",   "DMLC_RANK",            "DMLC_WORKER_ID", "RANK",
-                                        "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", NULL};
+    static const char *const ranks[] = {
+        "SHOAL_RANK", "DMLC_RANK", "DMLC_WORKER_ID", "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", NULL};
     static const char *const worlds[] = {"SHOAL_WORKERS", "DMLC_NUM_WORKER",      "WORLD_SIZE",
                                          "SLURM_NTASKS",  "OMPI_COMM_WORLD_SIZE", NULL};
     static const char *const servers[] = {"SHOAL_SERVERS", "DMLC_NUM_SERVER", NULL};

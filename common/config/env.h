@@ -1,6 +1,6 @@
-/* Who a daemon is, from the environment that a launcher made: SHOAL_RANK, SHOAL_WORKERS, SHOAL_SERVERS, SHOAL_CLUSTER;
- * DMLC_* (ps-lite, BytePS); RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun); SLURM_*; OMPI_COMM_WORLD_*. Pure;
- * any thread. */
+/* Who a daemon is, from the environment that a launcher made: SHOAL_RANK, SHOAL_WORKERS, SHOAL_SERVERS,
+ * SHOAL_CLUSTER; DMLC_* (ps-lite, BytePS); RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun); SLURM_*;
+ * OMPI_COMM_WORLD_*. Pure; any thread. */
 #ifndef SHOAL_CONFIG_ENV_H
 #define SHOAL_CONFIG_ENV_H
 

@@ -253,7 +253,8 @@ static int check_length(const struct job *job, struct errbuf *err)
     }
     if (job->batch_size > 0 && job->batch_size < share) {
         return refuse(job, err, "batch_size", "found %lld, expected at least %lld = %lld workers x %lld accumulate",
-                      (long long)job->batch_size, share, (long long)job->cluster.workers, (long long)job->accumulate);
+                      (long long)job->batch_size, share, (long long)job->cluster.workers,
+                      (long long)job->accumulate);
     }
     if (job->lr_schedule.total_steps > 0 && job->lr_schedule.warmup_steps > job->lr_schedule.total_steps) {
         return refuse(job, err, "lr_schedule.warmup_steps", "found %lld, expected at most total_steps %lld",
@@ -267,12 +268,15 @@ static int check_data(const struct job *job, struct errbuf *err)
     const struct job_data_files *files = &job->data.validation;
     int has_files = files->file[0] || files->images[0] || files->features[0];
     if (job->data.validation_fraction > 0 && has_files) {
-        return refuse(job, err, "data.validation.fraction", "found beside validation files, expected only one of the two");
+        return refuse(job, err, "data.validation.fraction",
+                      "found beside validation files, expected only one of the two");
     }
     if (job->data.scale_divide > 0 && job->data.standardize) {
-        return refuse(job, err, "data.scale.divide", "found beside standardize: true, expected only one of the two");
+        return refuse(job, err, "data.scale.divide",
+                      "found beside standardize: true, expected only one of the two");
     }
-    if (job->data.classes > 0 && job->data.class_names.count > 0 && job->data.class_names.count != job->data.classes) {
+    if (job->data.classes > 0 && job->data.class_names.count > 0 &&
+        job->data.class_names.count != job->data.classes) {
         return refuse(job, err, "data.class_names", "found %d names, expected one for each of %lld classes",
                       job->data.class_names.count, (long long)job->data.classes);
     }
@@ -298,7 +302,8 @@ static int check_model(const struct job *job, struct errbuf *err)
 {
     int is_binary = job->model.loss == JOB_LOSS_BINARY_CROSS_ENTROPY;
     if (job->model.kind == JOB_MODEL_MLP && job->model.init == JOB_INIT_ZEROS) {
-        return refuse(job, err, "model.init", "found zeros with model.kind mlp, expected default (zeros would not train)");
+        return refuse(job, err, "model.init",
+                      "found zeros with model.kind mlp, expected default (zeros would not train)");
     }
     if (is_binary && job->data.classes > 0 && job->data.classes != 2) {
         return refuse(job, err, "data.classes", "found %lld with model.loss binary_cross_entropy, expected 2",
@@ -310,11 +315,13 @@ static int check_model(const struct job *job, struct errbuf *err)
     }
     if (job->model.loss == JOB_LOSS_SOFTMAX_CROSS_ENTROPY && job->model.outputs > 0 &&
         (job->model.outputs == 1 || job->model.outputs < job->data.classes)) {
-        return refuse(job, err, "model.outputs", "found %lld with model.loss softmax_cross_entropy, expected at least %lld",
+        return refuse(job, err, "model.outputs",
+                      "found %lld with model.loss softmax_cross_entropy, expected at least %lld",
                       (long long)job->model.outputs, job->data.classes > 2 ? (long long)job->data.classes : 2LL);
     }
     if (job->model.loss == JOB_LOSS_SOFTMAX_CROSS_ENTROPY && job->data.classes == 1) {
-        return refuse(job, err, "data.classes", "found 1 with model.loss softmax_cross_entropy, expected at least 2");
+        return refuse(job, err, "data.classes",
+                      "found 1 with model.loss softmax_cross_entropy, expected at least 2");
     }
     int status = check_metric(job, err, "snapshot.best.metric", job->snapshot.best_metric);
     return status ? status : check_metric(job, err, "evaluate.early_stop.metric", job->evaluate.early_stop_metric);
@@ -323,7 +330,8 @@ static int check_model(const struct job *job, struct errbuf *err)
 static int check_eager(const struct job *job, struct errbuf *err)
 {
     if (job->optimizer.clip_norm > 0) {
-        return refuse(job, err, "parallel.update", "found eager with optimizer.clip_norm %.12g, expected step, or clip_norm 0",
+        return refuse(job, err, "parallel.update",
+                      "found eager with optimizer.clip_norm %.12g, expected step, or clip_norm 0",
                       job->optimizer.clip_norm);
     }
     if (job->optimizer.nonfinite != JOB_NONFINITE_STOP) {
@@ -365,8 +373,8 @@ static int check_parallel(const struct job *job, struct errbuf *err)
         }
     }
     if (job->evaluate.early_stop_metric[0] && job->evaluate.every == 0) {
-        return refuse(job, err, "evaluate.early_stop.metric", "found \"%s\" with evaluate.every 0, expected every > 0",
-                      job->evaluate.early_stop_metric);
+        return refuse(job, err, "evaluate.early_stop.metric",
+                      "found \"%s\" with evaluate.every 0, expected every > 0", job->evaluate.early_stop_metric);
     }
     return 0;
 }

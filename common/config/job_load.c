@@ -109,8 +109,8 @@ static int apply(struct job *job, const struct place *place, const char *path, c
         return option_is_section(path) && path[0] ? refuse_section(place->text, path, "a value", err)
                                                   : refuse_unknown(place->text, path, err);
     }
-    int status = text ? option_set(job, option, text, why, sizeof why)
-                      : option_set_line(job, option, line, why, sizeof why);
+    int status =
+        text ? option_set(job, option, text, why, sizeof why) : option_set_line(job, option, line, why, sizeof why);
     if (status == STATUS_NOMEM) {
         return no_memory(err);
     }
@@ -141,7 +141,8 @@ static int on_mapping(struct file_context *context, const char *place, const str
     if (option_find(entry->path)) {
         char expected[320];
         option_expected(option_find(entry->path), expected, sizeof expected);
-        return errbuf_set(err, STATUS_INVALID, "%s: %s: found a mapping, expected %s", place, entry->path, expected);
+        return errbuf_set(err, STATUS_INVALID, "%s: %s: found a mapping, expected %s", place, entry->path,
+                          expected);
     }
     if (!option_is_section(entry->path)) {
         return refuse_unknown(place, entry->path, err);
@@ -176,7 +177,8 @@ static int on_entry(void *opaque, const struct job_yaml_entry *entry, struct err
         if (entry->is_nothing) {
             char expected[320];
             option_expected(option, expected, sizeof expected);
-            return errbuf_set(err, STATUS_INVALID, "%s: %s: found nothing, expected %s", where, entry->path, expected);
+            return errbuf_set(err, STATUS_INVALID, "%s: %s: found nothing, expected %s", where, entry->path,
+                              expected);
         }
     } else if (entry->is_nothing && entry->path[0] && option_is_section(entry->path)) {
         return refuse_section(where, entry->path, "nothing", err);

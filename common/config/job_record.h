@@ -1,5 +1,5 @@
-/* Where each value of a job came from, and what was warned about. Inside common/config only; one thread while the job
- * is built, constant afterwards. */
+/* Where each value of a job came from, and what was warned about. Inside common/config only; one thread while the
+ * job is built, constant afterwards. */
 #ifndef SHOAL_CONFIG_JOB_RECORD_H
 #define SHOAL_CONFIG_JOB_RECORD_H
 

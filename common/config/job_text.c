@@ -104,15 +104,18 @@ void job_batch_text(const struct job *job, char *out, size_t out_bytes)
 {
     int64_t workers = job->cluster.workers > 0 ? job->cluster.workers : 1;
     int64_t share = job->batch_size / workers, more = job->batch_size % workers, accumulate = job->accumulate;
+    char rest[96] = "";
     if (more > 0) {
-        snprintf(out, out_bytes, "%" PRId64 " = %" PRId64 " workers x %" PRId64 " + %" PRId64 " workers x %" PRId64,
-                 job->batch_size, more, share + 1, workers - more, share);
+        snprintf(rest, sizeof rest, " + %" PRId64 " worker%s x %" PRId64, workers - more,
+                 workers - more > 1 ? "s" : "", share);
+        workers = more;
+        share++;
     } else if (accumulate > 1 && share % accumulate == 0) {
-        snprintf(out, out_bytes, "%" PRId64 " = %" PRId64 " workers x %" PRId64 " accumulate x %" PRId64,
-                 job->batch_size, workers, accumulate, share / accumulate);
-    } else {
-        snprintf(out, out_bytes, "%" PRId64 " = %" PRId64 " workers x %" PRId64, job->batch_size, workers, share);
+        snprintf(rest, sizeof rest, " x %" PRId64, share / accumulate);
     }
+    const char *micro = more == 0 && rest[0] ? " accumulate" : "";
+    snprintf(out, out_bytes, "%" PRId64 " = %" PRId64 " worker%s x %" PRId64 "%s%s", job->batch_size, workers,
+             workers > 1 ? "s" : "", micro[0] ? accumulate : share, micro, rest);
 }
 
 static void write_fixed(const struct job *job, FILE *out)
@@ -152,9 +155,10 @@ int job_check_resume(const struct job *saved, const struct job *now, struct errb
         size_t a_length = strcspn(a, "\n"), b_length = strcspn(b, "\n");
         if (a_length != b_length || memcmp(a, b, a_length) != 0) {
             int key = (int)strcspn(b, "=");
-            status = errbuf_set(err, STATUS_INVALID, "%.*s: found %.*s, expected %.*s as in the snapshot; a resume may not "
-                                "change it", key, b, (int)b_length - key - 1, b + key + 1,
-                                (int)a_length - key - 1, a + key + 1);
+            status = errbuf_set(err, STATUS_INVALID,
+                                "%.*s: found %.*s, expected %.*s as in the snapshot; a resume may not "
+                                "change it",
+                                key, b, (int)b_length - key - 1, b + key + 1, (int)a_length - key - 1, a + key + 1);
         }
         a += a_length + (a[a_length] == '\n');
         b += b_length + (b[b_length] == '\n');

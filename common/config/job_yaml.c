@@ -15,7 +15,7 @@ struct reader {
     int (*on_entry)(void *, const struct job_yaml_entry *, struct errbuf *);
     void *context;
     struct errbuf *err;
-    char path[PATH_BYTES];             /* of the mapping that is open, and of the key being read */
+    char path[PATH_BYTES];              /* of the mapping that is open, and of the key being read */
     size_t lengths[JOB_YAML_DEPTH_MAX]; /* of path in each open mapping */
     int depth;                          /* open mappings */
     int has_key;                        /* path ends in a key that waits for its value */
@@ -45,7 +45,8 @@ static int parser_error(struct reader *reader)
                           parser->problem ? parser->problem : "cannot be read", parser->problem_offset);
     }
     const char *problem = parser->problem ? parser->problem : "not YAML";
-    const char *hint = strstr(problem, "while scanning an alias") || strstr(problem, "anchor")
+    const char *context = parser->context ? parser->context : "";
+    const char *hint = strstr(context, "alias") || strstr(context, "anchor")
                            ? " (put text that begins with * or & in quotes)"
                            : "";
     return errbuf_set(reader->err, STATUS_FORMAT, "%s:%zu: not YAML: %s%s", reader->name,
@@ -227,8 +228,8 @@ static int read_event(struct reader *reader, const yaml_event_t *event, int *doc
 }
 
 int job_yaml_read(const char *text, size_t bytes, const char *name,
-                  int (*on_entry)(void *context, const struct job_yaml_entry *entry, struct errbuf *err), void *context,
-                  struct errbuf *err)
+                  int (*on_entry)(void *context, const struct job_yaml_entry *entry, struct errbuf *err),
+                  void *context, struct errbuf *err)
 {
     struct reader reader = {.name = name, .on_entry = on_entry, .context = context, .err = err};
     if (bytes > JOB_YAML_BYTES_MAX) {

@@ -1,5 +1,6 @@
-/* A YAML document as a flat run of (key path, value, line). Only what a job file needs: mappings, scalars and lists of
- * scalars; anchors, aliases, tags, directives, several documents and deep nesting are refused. Pure; any thread. */
+/* A YAML document as a flat run of (key path, value, line). Only what a job file needs: mappings, scalars and lists
+ * of scalars; anchors, aliases, tags, directives, several documents and deep nesting are refused. Pure; any thread.
+ */
 #ifndef SHOAL_CONFIG_JOB_YAML_H
 #define SHOAL_CONFIG_JOB_YAML_H
 
@@ -19,10 +20,10 @@ struct job_yaml_entry {
     struct option_text value; /* borrowed during the call */
 };
 
-/* Calls on_entry for each key in the file's order; a non-zero return ends the reading and is returned. `name` stands
- * for the file in messages. STATUS_FORMAT, STATUS_NOMEM. */
+/* Calls on_entry for each key in the file's order; a non-zero return ends the reading and is returned. `name`
+ * stands for the file in messages. STATUS_FORMAT, STATUS_NOMEM. */
 int job_yaml_read(const char *text, size_t bytes, const char *name,
-                  int (*on_entry)(void *context, const struct job_yaml_entry *entry, struct errbuf *err), void *context,
-                  struct errbuf *err);
+                  int (*on_entry)(void *context, const struct job_yaml_entry *entry, struct errbuf *err),
+                  void *context, struct errbuf *err);
 
 #endif

@@ -50,8 +50,8 @@ void option_environment_name(const struct option *option, char out[OPTION_PATH_M
 
 const char *option_type_text(enum option_type type)
 {
-    static const char *const names[OPTION_TYPES] = {"text", "path",        "integer", "integer", "number",
-                                                    "bool", "one of",      "list of integers", "list of text"};
+    static const char *const names[OPTION_TYPES] = {"text", "path",   "integer",          "integer",     "number",
+                                                    "bool", "one of", "list of integers", "list of text"};
     return names[type];
 }
 
@@ -80,15 +80,10 @@ static void choices_text(const struct option *option, char *out, size_t out_byte
 
 void option_expected(const struct option *option, char *out, size_t out_bytes)
 {
-    static const char *const nouns[OPTION_TYPES] = {"text",
-                                                    "a path",
-                                                    "an integer",
-                                                    "an integer from 0 to 18446744073709551615",
-                                                    "a number",
-                                                    "true or false",
-                                                    "",
-                                                    "a list of integers",
-                                                    "a list of text"};
+    static const char *const nouns[OPTION_TYPES] = {
+        "text",          "a path",        "an integer", "an integer from 0 to 18446744073709551615",
+        "a number",      "true or false", "",           "a list of integers",
+        "a list of text"};
     if (option->choices) {
         choices_text(option, out, out_bytes);
         return;

@@ -162,7 +162,8 @@ static void list_keys(const char *path, char *out, size_t out_bytes)
 {
     const char *last = last_part(path);
     int parent = (int)(last - path);
-    int used = parent ? snprintf(out, out_bytes, "%.*s has ", parent - 1, path) : snprintf(out, out_bytes, "there are ");
+    int used =
+        parent ? snprintf(out, out_bytes, "%.*s has ", parent - 1, path) : snprintf(out, out_bytes, "there are ");
     char previous[OPTION_PATH_MAX] = "";
     for (int i = 0; i < option_count() && used >= 0 && (size_t)used < out_bytes; i++) {
         char name[OPTION_PATH_MAX];

@@ -34,16 +34,16 @@ struct option {
     const char *section; /* "" for the top level */
     const char *name;    /* within the section; nested mappings as "train.images" */
     enum option_type type;
-    size_t offset;       /* of the field in struct job */
-    size_t count_offset; /* OPTION_INTS: of its int count */
-    double low, high;    /* of numbers, also of a list's items; infinite when there is no limit */
-    double multiple;     /* a number must be a multiple of it; 0: any */
-    unsigned flags;      /* enum option_flag */
-    const char *fallback; /* the default as text; lists as "a,b"; NULL: none */
+    size_t offset;                    /* of the field in struct job */
+    size_t count_offset;              /* OPTION_INTS: of its int count */
+    double low, high;                 /* of numbers, also of a list's items; infinite when there is no limit */
+    double multiple;                  /* a number must be a multiple of it; 0: any */
+    unsigned flags;                   /* enum option_flag */
+    const char *fallback;             /* the default as text; lists as "a,b"; NULL: none */
     const char *const *kind_fallback; /* the default by optimizer.kind (enum order), NULL entries: required */
-    const char *zero_word;      /* this word says 0 and 0 is written as it ("auto") */
-    const char *const *choices; /* OPTION_ENUM and OPTION_STRING: allowed values, NULL-terminated */
-    const char *only;           /* "optimizer.kind=adam|adamw": without effect elsewhere; NULL: always used */
+    const char *zero_word;            /* this word says 0 and 0 is written as it ("auto") */
+    const char *const *choices;       /* OPTION_ENUM and OPTION_STRING: allowed values, NULL-terminated */
+    const char *only;                 /* "optimizer.kind=adam|adamw": without effect elsewhere; NULL: always used */
     const char *unit, *help;
 };
 

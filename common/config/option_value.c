@@ -417,25 +417,36 @@ void option_write_text(const struct job *job, const struct option *option, char 
     free(text);
 }
 
+/* The field of a text, enum or bool option as a word; needs no memory, so it cannot fail. */
+static const char *word_of(const struct job *job, const struct option *option)
+{
+    const void *field = field_of(job, option->offset);
+    int index;
+    if (option->type == OPTION_STRING || option->type == OPTION_PATH) {
+        return *(char *const *)field ? *(char *const *)field : "";
+    }
+    memcpy(&index, field, sizeof index);
+    return option->type == OPTION_ENUM ? option->choices[index] : index ? "true" : "false";
+}
+
 int option_condition_holds(const struct job *job, const char *condition)
 {
     if (!condition) {
         return 1;
     }
-    char path[OPTION_PATH_MAX], value[64];
-    const char *equals = strchr(condition, '=');
-    size_t length = equals ? (size_t)(equals - condition) : strlen(condition);
+    char path[OPTION_PATH_MAX];
+    size_t length = strcspn(condition, "=");
     snprintf(path, sizeof path, "%.*s", (int)length, condition);
     const struct option *option = option_find(path);
     if (!option) {
         return 0;
     }
-    option_write_text(job, option, value, sizeof value);
-    if (!equals) {
-        return strcmp(value, "\"\"") != 0;
-    }
+    const char *value = word_of(job, option);
     size_t value_length = strlen(value);
-    for (const char *word = equals + 1; *word; word += word[0] == '|') {
+    if (condition[length] == '\0') {
+        return value_length > 0;
+    }
+    for (const char *word = condition + length + 1; *word; word += word[0] == '|') {
         size_t word_length = strcspn(word, "|");
         if (word_length == value_length && strncmp(word, value, word_length) == 0) {
             return 1;

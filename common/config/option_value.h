@@ -16,8 +16,8 @@ struct option_text {
     int count;
 };
 
-/* Replaces the field. STATUS_INVALID or STATUS_RANGE leave it and write `found "abc", expected a number > 0` to why;
- * STATUS_NOMEM. */
+/* Replaces the field. STATUS_INVALID or STATUS_RANGE leave it and write `found "abc", expected a number > 0` to
+ * why; STATUS_NOMEM. */
 int option_set(struct job *job, const struct option *option, const struct option_text *value, char *why,
                size_t why_bytes);
 /* The same from one line (environment, --set, defaults): lists are "a,b" or "[a, b]". */
@@ -29,7 +29,8 @@ void option_write(const struct job *job, const struct option *option, FILE *out)
 /* The same into a buffer, for messages; cut when it does not fit. */
 void option_write_text(const struct job *job, const struct option *option, char *out, size_t out_bytes);
 
-/* 1 when `condition` ("optimizer.kind=adam|adamw"; "snapshot.dir": is given) holds in this job; NULL holds. */
+/* 1 when `condition` ("optimizer.kind=adam|adamw"; "snapshot.dir": is not empty) holds in this job; NULL holds. Its
+ * option is an enum, a bool or a text. */
 int option_condition_holds(const struct job *job, const char *condition);
 /* 1 when the field holds its default. */
 int option_is_default(const struct job *job, const struct option *option);

@@ -18,7 +18,10 @@ static void default_text(const struct option *option, char *out, size_t out_byte
     int is_list = option->type == OPTION_INTS || option->type == OPTION_STRINGS;
     if (!option->kind_fallback) {
         const char *empty = option->flags & (OPTION_REQUIRED | OPTION_ALWAYS_NEEDED) ? "required" : "";
-        snprintf(out, out_bytes, "%s", option->fallback && option->fallback[0] ? option->fallback : is_list ? "[]" : empty);
+        snprintf(out, out_bytes, "%s",
+                 option->fallback && option->fallback[0] ? option->fallback
+                 : is_list                               ? "[]"
+                                                         : empty);
         return;
     }
     size_t used = 0;
@@ -179,9 +182,10 @@ char *reference_help(void)
 
 char *reference_man_page(void)
 {
-    return build(".TH SHOAL\\-JOB 5\n.SH NAME\nshoal\\-job \\- the job file of shoal\n.SH DESCRIPTION\n"
-                 "A job is one YAML file of nested keys, at most 1 MiB. A value is taken from the file, then from the\n"
-                 "environment (SHOAL_SECTION_KEY), then from \\-\\-set section.key=value; the last one wins.\n"
-                 "\\-\\-print\\-config shows every value with its origin.\n.SH OPTIONS\n",
-                 man_section);
+    return build(
+        ".TH SHOAL\\-JOB 5\n.SH NAME\nshoal\\-job \\- the job file of shoal\n.SH DESCRIPTION\n"
+        "A job is one YAML file of nested keys, at most 1 MiB. A value is taken from the file, then from the\n"
+        "environment (SHOAL_SECTION_KEY), then from \\-\\-set section.key=value; the last one wins.\n"
+        "\\-\\-print\\-config shows every value with its origin.\n.SH OPTIONS\n",
+        man_section);
 }

@@ -4,8 +4,8 @@
 
 #include <stdio.h>
 
-/* Bytes of the first character of text (RFC 3629: no surrogates, no overlong forms), its code point in *code; 0 when
- * it is not UTF-8. */
+/* Bytes of the first character of text (RFC 3629: no surrogates, no overlong forms), its code point in *code; 0
+ * when it is not UTF-8. */
 int utf8_decode(const char *text, unsigned *code);
 /* 1 when text is valid UTF-8 without control characters or line breaks. */
 int utf8_is_line(const char *text);

@@ -1,5 +1,5 @@
-/* C01 missing settings, C02 keys that nobody reads, C03 batch arithmetic: each ends in one clear line before anything
- * is opened. */
+/* C01 missing settings, C02 keys that nobody reads, C03 batch arithmetic: each ends in one clear line before
+ * anything is opened. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -91,15 +91,18 @@ static void c01_set_but_empty(void **state)
                         "job.yaml:2: batch_size: found nothing, expected an integer from 1 to 1000000000");
     assert_text_refused("epochs: 5\nbatch_size: \"\"\n" REST,
                         "job.yaml:2: batch_size: found nothing, expected an integer from 1 to 1000000000");
-    assert_text_refused("snapshot:\n" JOB,
-                        "job.yaml:1: snapshot: found nothing, expected a mapping: snapshot has dir, every, keep, best");
+    assert_text_refused(
+        "snapshot:\n" JOB,
+        "job.yaml:1: snapshot: found nothing, expected a mapping: snapshot has dir, every, keep, best");
     assert_text_refused("name: ~\n" JOB, "job.yaml:1: name: found nothing, expected text");
-    assert_text_refused("epochs: 5\nbatch_size: 128\ndata: {kind: idx, train: {images: \"\", labels: B}}\n" MODEL OPTIMIZER,
-                        "job.yaml: missing: data.train.images");
+    assert_text_refused(
+        "epochs: 5\nbatch_size: 128\ndata: {kind: idx, train: {images: \"\", labels: B}}\n" MODEL OPTIMIZER,
+        "job.yaml: missing: data.train.images");
     char *const environment[] = {"SHOAL_BATCH_SIZE=", NULL};
     const struct job_source source = {.text = JOB, .environment = environment};
-    assert_refused(&source,
-                   "environment SHOAL_BATCH_SIZE: batch_size: found nothing, expected an integer from 1 to 1000000000");
+    assert_refused(
+        &source,
+        "environment SHOAL_BATCH_SIZE: batch_size: found nothing, expected an integer from 1 to 1000000000");
 }
 
 static void assert_path_refused(const char *path, const char *reason)
@@ -147,12 +150,14 @@ static void c02_unknown_and_misplaced_keys_are_answered_with_a_name(void **state
                         "job.yaml:3: optimizer.batch_size: unknown key; did you mean batch_size?");
     assert_text_refused("lr: 0.1\n", "job.yaml:1: lr: unknown key; did you mean optimizer.lr?");
     assert_text_refused("Seed: 1\n", "job.yaml:1: Seed: unknown key; did you mean seed?");
-    assert_text_refused("optimizer: {LR: 1}\n", "job.yaml:1: optimizer.LR: unknown key; did you mean optimizer.lr?");
+    assert_text_refused("optimizer: {LR: 1}\n",
+                        "job.yaml:1: optimizer.LR: unknown key; did you mean optimizer.lr?");
     assert_text_refused("OPTIMIZER: {lr: 1}\n", "job.yaml:1: OPTIMIZER: unknown key; did you mean optimizer?");
-    assert_text_refused("parallel: {pipeline: 2}\n",
-                        "job.yaml:1: parallel.pipeline: unknown key; parallel has data, consistency, aggregate, "
-                        "aggregate_plugin, trim_fraction, update_at, update, bucket_bytes, message_bytes, credit_bytes, "
-                        "batch_norm_stats, threads, digest_every");
+    assert_text_refused(
+        "parallel: {pipeline: 2}\n",
+        "job.yaml:1: parallel.pipeline: unknown key; parallel has data, consistency, aggregate, "
+        "aggregate_plugin, trim_fraction, update_at, update, bucket_bytes, message_bytes, credit_bytes, "
+        "batch_norm_stats, threads, digest_every");
     assert_text_refused("parallel: {data: ddp}\n", "job.yaml:1: parallel.data: found \"ddp\", expected ps");
 }
 
@@ -189,13 +194,14 @@ static void c02_file_environment_and_command_line_at_once(void **state)
 static void c02_a_key_that_is_unused_in_this_mode_is_warned_about(void **state)
 {
     (void)state;
-    const struct job_source source = {
-        .text = "epochs: 5\nbatch_size: 128\n" DATA MODEL "optimizer: {kind: adam, momentum: 0.9}\n",
-        .text_name = "job.yaml"};
+    const struct job_source source = {.text = "epochs: 5\nbatch_size: 128\n" DATA MODEL
+                                              "optimizer: {kind: adam, momentum: 0.9}\n",
+                                      .text_name = "job.yaml"};
     struct job *job = load_good(&source);
     assert_int_equal(job_warnings(job)->count, 1);
-    assert_string_equal(job_warnings(job)->items[0], "job.yaml:5: optimizer.momentum: has no effect, it works only with "
-                                                     "optimizer.kind sgd or plugin");
+    assert_string_equal(job_warnings(job)->items[0],
+                        "job.yaml:5: optimizer.momentum: has no effect, it works only with "
+                        "optimizer.kind sgd or plugin");
     job_destroy(job);
 }
 
@@ -209,10 +215,11 @@ static void c03_a_key_for_the_share_is_refused_with_the_right_name(void **state)
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char text[512], message[512];
         snprintf(text, sizeof text, "%s: 32\n" JOB, names[i]);
-        snprintf(message, sizeof message,
-                 "job.yaml:1: %s: unknown key; did you mean batch_size? batch_size is global and a worker's share is "
-                 "batch_size / cluster.workers / accumulate",
-                 names[i]);
+        snprintf(
+            message, sizeof message,
+            "job.yaml:1: %s: unknown key; did you mean batch_size? batch_size is global and a worker's share is "
+            "batch_size / cluster.workers / accumulate",
+            names[i]);
         assert_text_refused(text, message);
     }
 }
@@ -225,7 +232,8 @@ static void c03_a_batch_below_one_sample_a_share_shows_the_numbers(void **state)
     const struct job_override workers[] = {{"cluster.workers", "129", "--workers"}};
     const struct job_source source = {
         .text = JOB, .text_name = "job.yaml", .overrides = workers, .overrides_count = 1};
-    assert_refused(&source, "job.yaml:2: batch_size: found 128, expected at least 129 = 129 workers x 1 accumulate");
+    assert_refused(&source,
+                   "job.yaml:2: batch_size: found 128, expected at least 129 = 129 workers x 1 accumulate");
     assert_text_refused("epochs: 1\nbatch_size: 0\n" REST,
                         "job.yaml:2: batch_size: found \"0\", expected an integer from 1 to 1000000000");
     assert_text_refused("epochs: 1\n" REST, "job.yaml: missing: batch_size");

@@ -16,11 +16,11 @@
 #include "config/job.h"
 
 /* A complete job; tests add lines, or keys by --set. */
-#define CONFIG_TEST_JOB                                                                                               \
-    "epochs: 5\n"                                                                                                     \
-    "batch_size: 128\n"                                                                                               \
-    "data: {kind: idx, train: {images: A, labels: B}}\n"                                                              \
-    "model: {kind: mlp, hidden: [512, 256]}\n"                                                                        \
+#define CONFIG_TEST_JOB                                                                                            \
+    "epochs: 5\n"                                                                                                  \
+    "batch_size: 128\n"                                                                                            \
+    "data: {kind: idx, train: {images: A, labels: B}}\n"                                                           \
+    "model: {kind: mlp, hidden: [512, 256]}\n"                                                                     \
     "optimizer: {kind: adam}\n"
 
 /* Loads `text` as the file job.yaml under the given --set values (NULL-terminated). */

@@ -13,7 +13,8 @@ static void impossible_combinations_are_refused(void **state)
         {"optimizer: {kind: adam, clip_norm: 1, nonfinite: stop}\nparallel: {update: eager}\n",
          "job.yaml:6: parallel.update: found eager with optimizer.clip_norm 1, expected step, or clip_norm 0"},
         {"optimizer: {kind: adam}\nparallel: {update: eager}\n",
-         "job.yaml:6: parallel.update: found eager with optimizer.nonfinite skip, expected step, or nonfinite stop"},
+         "job.yaml:6: parallel.update: found eager with optimizer.nonfinite skip, expected step, or nonfinite "
+         "stop"},
         {"optimizer: {kind: lamb, nonfinite: stop}\nparallel: {update: eager}\n",
          "job.yaml:6: parallel.update: found eager with optimizer.kind lamb, expected step"},
         {"optimizer: {kind: adam, nonfinite: stop}\nparallel: {update: eager, update_at: worker}\n",
@@ -22,7 +23,8 @@ static void impossible_combinations_are_refused(void **state)
          "job.yaml:6: parallel.credit_bytes: found 65536, expected at least message_bytes 1048576"},
         {"optimizer: {kind: adam}\nparallel: {aggregate: trimmed_mean, trim_fraction: 0.5}\n",
          "job.yaml:6: parallel.trim_fraction: found \"0.5\", expected a number >= 0 and < 0.5"},
-        {"optimizer: {kind: adam}\nparallel: {aggregate: plugin}\n", "job.yaml: missing: parallel.aggregate_plugin"},
+        {"optimizer: {kind: adam}\nparallel: {aggregate: plugin}\n",
+         "job.yaml: missing: parallel.aggregate_plugin"},
         {"optimizer: {kind: adam}\nevaluate: {early_stop: {metric: loss}}\n",
          "job.yaml:6: evaluate.early_stop.metric: found \"loss\" with evaluate.every 0, expected every > 0"},
     };
@@ -44,11 +46,14 @@ static void data_and_model_must_fit(void **state)
          "--set: data.classes: found 3 with model.loss binary_cross_entropy, expected 2"},
         {"model.loss=binary_cross_entropy model.outputs=2",
          "--set: model.outputs: found 2 with model.loss binary_cross_entropy, expected 1"},
-        {"model.outputs=1", "--set: model.outputs: found 1 with model.loss softmax_cross_entropy, expected at least 2"},
+        {"model.outputs=1",
+         "--set: model.outputs: found 1 with model.loss softmax_cross_entropy, expected at least 2"},
         {"model.outputs=4 data.classes=5",
          "--set: model.outputs: found 4 with model.loss softmax_cross_entropy, expected at least 5"},
-        {"data.classes=1", "--set: data.classes: found 1 with model.loss softmax_cross_entropy, expected at least 2"},
-        {"model.init=zeros", "--set: model.init: found zeros with model.kind mlp, expected default (zeros would not train)"},
+        {"data.classes=1",
+         "--set: data.classes: found 1 with model.loss softmax_cross_entropy, expected at least 2"},
+        {"model.init=zeros",
+         "--set: model.init: found zeros with model.kind mlp, expected default (zeros would not train)"},
         {"data.classes=2 data.class_names=a,b,c",
          "--set: data.class_names: found 3 names, expected one for each of 2 classes"},
         {"data.scale.divide=2 data.scale.standardize=true",
@@ -59,7 +64,8 @@ static void data_and_model_must_fit(void **state)
         {"data.kind=npy", "job.yaml: missing: data.train.features"},
         {"data.kind=csv", "job.yaml: missing: data.train.file"},
         {"data.kind=synthetic", "job.yaml: missing: data.samples, data.features"},
-        {"data.kind=none", "--set: data.kind: found none with model.kind mlp, expected none for both or for neither"},
+        {"data.kind=none",
+         "--set: data.kind: found none with model.kind mlp, expected none for both or for neither"},
         {"model.loss=mse snapshot.best.metric=accuracy",
          "--set: snapshot.best.metric: found \"accuracy\" with model.loss mse, expected loss"},
     };
@@ -98,13 +104,17 @@ static void warnings_name_what_has_no_effect(void **state)
                                        sets);
     const struct job_strings *warnings = job_warnings(job);
     assert_int_equal(warnings->count, 4);
-    assert_string_equal(warnings->items[0],
-                        "job.yaml:5: optimizer.momentum: has no effect, it works only with optimizer.kind sgd or plugin");
-    assert_string_equal(warnings->items[1],
-                        "job.yaml:6: optimizer.l1: has no effect, it works only with optimizer.kind ftrl or plugin");
-    assert_string_equal(warnings->items[2],
-                        "--set: parallel.trim_fraction: has no effect, it works only with parallel.aggregate trimmed_mean");
-    assert_string_equal(warnings->items[3], "--set: snapshot.every: has no effect, it works only with snapshot.dir");
+    assert_string_equal(
+        warnings->items[0],
+        "job.yaml:5: optimizer.momentum: has no effect, it works only with optimizer.kind sgd or plugin");
+    assert_string_equal(
+        warnings->items[1],
+        "job.yaml:6: optimizer.l1: has no effect, it works only with optimizer.kind ftrl or plugin");
+    assert_string_equal(
+        warnings->items[2],
+        "--set: parallel.trim_fraction: has no effect, it works only with parallel.aggregate trimmed_mean");
+    assert_string_equal(warnings->items[3],
+                        "--set: snapshot.every: has no effect, it works only with snapshot.dir");
     job_destroy(job);
 }
 

@@ -3,22 +3,23 @@
 static void the_file_fills_the_job(void **state)
 {
     (void)state;
-    struct job *job = config_test_good("name: fashion\n"
-                                       "seed: 7\n"
-                                       "epochs: 5   # or steps: N\n"
-                                       "batch_size: 128\n"
-                                       "data: {kind: idx, train: {images: A, labels: B}, test: {images: C, labels: D},\n"
-                                       "       class_names: [T-shirt/top, \"Ankle boot\"], scale: {divide: 255}}\n"
-                                       "model:\n"
-                                       "  kind: mlp\n"
-                                       "  hidden:\n"
-                                       "    - 512\n"
-                                       "    - 256\n"
-                                       "  batch_norm: true\n"
-                                       "optimizer: {kind: adamw, lr: 1.0e-3, no_decay: [\"*.bias\"]}\n"
-                                       "snapshot: {dir: \"\", best: {metric: loss}}\n"
-                                       "cluster: {workers: 4, timeouts: {start: 30}}\n",
-                                       NULL);
+    struct job *job =
+        config_test_good("name: fashion\n"
+                         "seed: 7\n"
+                         "epochs: 5   # or steps: N\n"
+                         "batch_size: 128\n"
+                         "data: {kind: idx, train: {images: A, labels: B}, test: {images: C, labels: D},\n"
+                         "       class_names: [T-shirt/top, \"Ankle boot\"], scale: {divide: 255}}\n"
+                         "model:\n"
+                         "  kind: mlp\n"
+                         "  hidden:\n"
+                         "    - 512\n"
+                         "    - 256\n"
+                         "  batch_norm: true\n"
+                         "optimizer: {kind: adamw, lr: 1.0e-3, no_decay: [\"*.bias\"]}\n"
+                         "snapshot: {dir: \"\", best: {metric: loss}}\n"
+                         "cluster: {workers: 4, timeouts: {start: 30}}\n",
+                         NULL);
     assert_string_equal(job->name, "fashion");
     assert_true(job->seed == 7 && job->epochs == 5 && job->steps == 0 && job->batch_size == 128);
     assert_int_equal(job->data.kind, JOB_DATA_IDX);
@@ -75,15 +76,22 @@ static void defaults_follow_the_optimizer(void **state)
     }
     config_test_refused(CONFIG_TEST_JOB, "optimizer.kind=sgd", "job.yaml: missing: optimizer.lr");
     config_test_refused(CONFIG_TEST_JOB, "optimizer.kind=ftrl", "job.yaml: missing: optimizer.lr");
-    config_test_refused(CONFIG_TEST_JOB, "optimizer.kind=plugin", "job.yaml: missing: optimizer.lr, optimizer.plugin");
+    config_test_refused(CONFIG_TEST_JOB, "optimizer.kind=plugin",
+                        "job.yaml: missing: optimizer.lr, optimizer.plugin");
 }
 
 static void later_sources_win(void **state)
 {
     (void)state;
-    char *const environment[] = {"SHOAL_SEED=2", "SHOAL_BATCH_SIZE=64",        "SHOAL_MODEL_HIDDEN=32,16",
-                                 "PATH=/bin",    "SHOAL_CLUSTER_WORKERS=2",    "SHOAL_CLUSTER=tcp://a:1",
-                                 "SHOAL_LOG=x",  "SHOAL_CLUSTER_TIMEOUTS_START=9", NULL};
+    char *const environment[] = {"SHOAL_SEED=2",
+                                 "SHOAL_BATCH_SIZE=64",
+                                 "SHOAL_MODEL_HIDDEN=32,16",
+                                 "PATH=/bin",
+                                 "SHOAL_CLUSTER_WORKERS=2",
+                                 "SHOAL_CLUSTER=tcp://a:1",
+                                 "SHOAL_LOG=x",
+                                 "SHOAL_CLUSTER_TIMEOUTS_START=9",
+                                 NULL};
     const char *sets[] = {"batch_size=256", "optimizer.freeze=[a.*, \"b,c\"]"};
     const struct job_override overrides[] = {{"cluster.workers", "8", "--workers"}};
     struct job_source source = {.text = CONFIG_TEST_JOB,
@@ -125,11 +133,12 @@ static void environment_errors_name_the_variable(void **state)
 {
     (void)state;
     static const char *const cases[][2] = {
-        {"SHOAL_OPTIMIZER_LR=abc", "environment SHOAL_OPTIMIZER_LR: optimizer.lr: found \"abc\", expected a number > 0"},
+        {"SHOAL_OPTIMIZER_LR=abc",
+         "environment SHOAL_OPTIMIZER_LR: optimizer.lr: found \"abc\", expected a number > 0"},
         {"SHOAL_BATCH_SIZE=",
          "environment SHOAL_BATCH_SIZE: batch_size: found nothing, expected an integer from 1 to 1000000000"},
-        {"SHOAL_OPTIMIZER_LEARNING_RATE=1",
-         "environment SHOAL_OPTIMIZER_LEARNING_RATE: optimizer.learning_rate: unknown key; did you mean optimizer.lr?"},
+        {"SHOAL_OPTIMIZER_LEARNING_RATE=1", "environment SHOAL_OPTIMIZER_LEARNING_RATE: optimizer.learning_rate: "
+                                            "unknown key; did you mean optimizer.lr?"},
         {"SHOAL_LEARNING_RATE=1",
          "environment SHOAL_LEARNING_RATE: learning_rate: unknown key; did you mean optimizer.lr?"},
     };
@@ -163,6 +172,10 @@ static void yaml_that_a_job_does_not_use_is_refused(void **state)
     static const char *const cases[][2] = {
         {"seed: &a 1\n", "job.yaml:1: anchors and tags are not used in a job file (put such text in quotes)"},
         {"name: *a\n", "job.yaml:1: aliases are not used in a job file (put text that begins with * in quotes)"},
+        {"optimizer: {no_decay: [*.bias]}\n", "job.yaml:1: not YAML: did not find expected alphabetic or numeric "
+                                              "character (put text that begins with * or & "
+                                              "in quotes)"},
+        {"seed: [\n", "job.yaml:2: not YAML: did not find expected node content"},
         {"seed: !!int 1\n", "job.yaml:1: anchors and tags are not used in a job file (put such text in quotes)"},
         {"data: &a {kind: csv}\n", "job.yaml:1: anchors and tags are not used in a job file"},
         {"model: {hidden: &a [1]}\n", "job.yaml:1: anchors and tags are not used in a job file"},
@@ -176,8 +189,7 @@ static void yaml_that_a_job_does_not_use_is_refused(void **state)
         {"model:\n  hidden: [{a: 1}]\n", "job.yaml:2: a mapping cannot stand here"},
         {"model:\n  hidden: 5\n",
          "job.yaml:2: model.hidden: found \"5\", expected a list of integers from 1 to 16777216"},
-        {"seed: [1]\n",
-         "job.yaml:1: seed: found \"[...]\", expected an integer from 0 to 18446744073709551615"},
+        {"seed: [1]\n", "job.yaml:1: seed: found \"[...]\", expected an integer from 0 to 18446744073709551615"},
         {"name: \"a\\0b\"\n", "job.yaml:1: a value holds a NUL"},
         {"\"\": 1\n", "job.yaml:1: a key must be a plain word"},
         {"name: \"a\\nb\"\n",
@@ -215,7 +227,6 @@ static void messages_keep_to_one_line(void **state)
         assert_true((unsigned char)*c >= 0x20);
     }
 }
-
 
 static void destroy_takes_null(void **state)
 {

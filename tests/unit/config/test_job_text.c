@@ -65,8 +65,11 @@ static void a_job_of_defaults_reads_back_too(void **state)
 static void print_config_shows_values_with_origins(void **state)
 {
     (void)state;
-    static const char *const lines[] = {"epochs: 5  # job.yaml:1\n", "steps:  # not given\n", "seed: 3  # --set\n",
-                                        "model.hidden: [512, 256]  # job.yaml:4\n", "optimizer.lr: 0.001  # default\n",
+    static const char *const lines[] = {"epochs: 5  # job.yaml:1\n",
+                                        "steps:  # not given\n",
+                                        "seed: 3  # --set\n",
+                                        "model.hidden: [512, 256]  # job.yaml:4\n",
+                                        "optimizer.lr: 0.001  # default\n",
                                         "data.train.images: \"A\"  # job.yaml:3\n"};
     const char *sets[] = {"seed=3", NULL};
     struct job *job = config_test_good(CONFIG_TEST_JOB, sets);
@@ -97,7 +100,8 @@ static void a_resume_may_change_only_what_the_order_of_training_allows(void **st
         {"optimizer.lr=0.5", NULL},
         {"seed=2", "seed: found 2, expected 1 as in the snapshot; a resume may not change it"},
         {"batch_size=64", "batch_size: found 64, expected 128 as in the snapshot; a resume may not change it"},
-        {"optimizer.kind=adamw", "optimizer.kind: found adamw, expected adam as in the snapshot; a resume may not change it"},
+        {"optimizer.kind=adamw",
+         "optimizer.kind: found adamw, expected adam as in the snapshot; a resume may not change it"},
         {"model.hidden=512",
          "model.hidden: found [512], expected [512, 256] as in the snapshot; a resume may not change it"},
         {"data.train.images=Z",
@@ -127,7 +131,9 @@ static void the_share_of_a_batch_is_spelled_out(void **state)
     } rows[] = {{128, 4, 1, "128 = 4 workers x 32"},
                 {128, 4, 2, "128 = 4 workers x 2 accumulate x 16"},
                 {130, 4, 1, "130 = 2 workers x 33 + 2 workers x 32"},
-                {7, 1, 2, "7 = 1 workers x 7"}};
+                {7, 1, 2, "7 = 1 worker x 7"},
+                {5, 4, 1, "5 = 1 worker x 2 + 3 workers x 1"},
+                {7, 4, 1, "7 = 3 workers x 2 + 1 worker x 1"}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct job job = {.batch_size = rows[i].batch, .accumulate = rows[i].accumulate};
         char text[128];

@@ -175,16 +175,21 @@ static void assert_taken(const struct option *option, const char *value)
 static void wrong_type_is_refused_for_every_option(void **state)
 {
     (void)state;
-    static const char *const not_integers[] = {"abc", "1.5", "0x10", "1e3", " 1", "1 ", "", "-", "+1", "nan",
-                                               "99999999999999999999999999", "true", NULL};
-    static const char *const not_numbers[] = {"abc", "nan", "inf", "0x1p3", "1e999", "", "1,5", ".", "1 2", "--1", NULL};
+    static const char *const not_integers[] = {
+        "abc", "1.5", "0x10", "1e3", " 1", "1 ", "", "-", "+1", "nan", "99999999999999999999999999", "true", NULL};
+    static const char *const not_numbers[] = {"abc", "nan", "inf", "0x1p3", "1e999", "",
+                                              "1,5", ".",   "1 2", "--1",   NULL};
     static const char *const not_words[] = {"nonsense", "", "True", "1", "yes", NULL};
     static const char *const not_ints[] = {"a", "1,,2", "[1, 2", "1.5", "[[1]]", NULL};
     static const char *const not_text[] = {"a\x01"
                                            "b",
-                                           "a\nb", "\xff", "\xc0\xaf", "\xed\xa0\x80", NULL};
-    static const char *const *const wrong[OPTION_TYPES] = {not_text,  not_text,  not_integers, not_integers, not_numbers,
-                                                           not_words, not_words, not_ints,     not_text};
+                                           "a\nb",
+                                           "\xff",
+                                           "\xc0\xaf",
+                                           "\xed\xa0\x80",
+                                           NULL};
+    static const char *const *const wrong[OPTION_TYPES] = {
+        not_text, not_text, not_integers, not_integers, not_numbers, not_words, not_words, not_ints, not_text};
     for (int i = 0; i < option_count(); i++) {
         const struct option *option = option_at(i);
         for (const char *const *value = wrong[option->type]; *value; value++) {
@@ -204,7 +209,8 @@ static void limits_are_taken_and_what_lies_beyond_is_refused(void **state)
     (void)state;
     for (int i = 0; i < option_count(); i++) {
         const struct option *option = option_at(i);
-        int is_float = option->type == OPTION_FLOAT, is_int = option->type == OPTION_INT || option->type == OPTION_INTS;
+        int is_float = option->type == OPTION_FLOAT,
+            is_int = option->type == OPTION_INT || option->type == OPTION_INTS;
         char text[64];
         if (!is_float && !is_int) {
             continue;
@@ -222,7 +228,9 @@ static void limits_are_taken_and_what_lies_beyond_is_refused(void **state)
             continue;
         }
         /* past 2^53 the next double is 2 away */
-        double above = high_open ? option->high : is_float ? nextafter(option->high, INFINITY) : option->high + 2 * step;
+        double above = high_open  ? option->high
+                       : is_float ? nextafter(option->high, INFINITY)
+                                  : option->high + 2 * step;
         double highest = high_open ? nextafter(option->high, 0) : option->high;
         text_of_limit(option, above, text, sizeof text);
         assert_refused(option, text);
@@ -263,7 +271,8 @@ static void every_choice_is_taken(void **state)
             assert_int_equal(option_set_line(job, option, option->choices[c], why, sizeof why), 0);
             option_write_text(job, option, text, sizeof text);
             int quoted = option->type == OPTION_STRING;
-            snprintf(expected, sizeof expected, "%s%s%s", quoted ? "\"" : "", option->choices[c], quoted ? "\"" : "");
+            snprintf(expected, sizeof expected, "%s%s%s", quoted ? "\"" : "", option->choices[c],
+                     quoted ? "\"" : "");
             assert_string_equal(text, expected);
             job_destroy(job);
         }

@@ -29,7 +29,8 @@ static void rows_say_value_default_and_meaning(void **state)
 {
     (void)state;
     static const char *const lines[] = {
-        "\n| `optimizer.lr` | a number > 0 | sgd required, adam 0.001, adamw 0.001, adagrad 0.01, ftrl required, lamb "
+        "\n| `optimizer.lr` | a number > 0 | sgd required, adam 0.001, adamw 0.001, adagrad 0.01, ftrl required, "
+        "lamb "
         "0.001, plugin required | learning rate; ftrl's alpha |\n",
         "\n| `batch_size` | an integer from 1 to 1000000000 | required | samples an optimizer step takes over all "
         "workers; in samples |\n",
