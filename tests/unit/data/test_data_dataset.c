@@ -280,6 +280,63 @@ static void values_that_overflow_by_scaling_are_refused(void **state)
     load_fails(f, STATUS_RANGE, "train.txt: line 2: feature 3", "too large", NULL);
 }
 
+/* A version 1.0 .npy file of a C-order array. */
+static void put_npy(struct fixture *f, const char *name, const char *dtype, const char *shape, const void *data,
+                    size_t bytes)
+{
+    char out[1024];
+    memset(out, ' ', 128);
+    memcpy(out, "\x93NUMPY\x01\x00\x76\x00", 10); /* 0x76 + 10 = 128 bytes of header */
+    int used = sprintf(out + 10, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", dtype, shape);
+    out[10 + used] = ' ';
+    out[127] = '\n';
+    memcpy(out + 128, data, bytes);
+    put_file(f, name, out, 128 + bytes);
+}
+
+static void npy_arrays_are_read_whatever_their_type(void **state)
+{
+    struct fixture *f = *state;
+    static const float features[] = {1, 2, 3, 4, 5, 6, 7, 8};
+    static const int64_t labels[] = {5, 3};
+    static const uint8_t bytes[] = {0, 51, 255};
+    int32_t classes[3];
+    put_npy(f, "x.npy", "<f4", "(2, 2, 2)", features, sizeof features);
+    put_npy(f, "y.npy", "<i8", "(2,)", labels, sizeof labels);
+    f->job.data.kind = JOB_DATA_NPY;
+    f->job.data.train.features = "x.npy";
+    f->job.data.train.labels = "y.npy";
+    load_ok(f);
+    assert_int_equal(dataset_features(f->set.train), 4);
+    float *x = read_all(f->set.train, classes, NULL);
+    assert_memory_equal(x, features, sizeof features);
+    assert_int_equal(classes[0], 1);
+    assert_non_null(strstr(f->note, "labels 3, 5 become classes 0..1"));
+    free(x);
+
+    put_npy(f, "x.npy", "|u1", "(3,)", bytes, sizeof bytes);
+    load_fails(f, STATUS_SHAPE, "y.npy: 2 labels for 3 rows", NULL);
+    put_npy(f, "y.npy", "<f8", "(3, 1)", (double[]){0, 1, 1}, 24);
+    f->job.data.scale_divide = 255;
+    load_ok(f);
+    assert_int_equal(f->account.bytes[ACCOUNT_DATA], 3 + 3 * 4); /* bytes stay bytes */
+    x = read_all(f->set.train, NULL, NULL);
+    assert_memory_equal(x, ((float[]){0, 0.2f, 1}), 12);
+    free(x);
+    put_npy(f, "y.npy", "<f8", "(3, 1)", (double[]){0, NAN, 1}, 24);
+    load_fails(f, STATUS_FORMAT, "y.npy: row 2", "not a finite label", NULL);
+    put_npy(f, "y.npy", "<f8", "(3, 1)", (double[]){0, 1.5, 1}, 24);
+    load_fails(f, STATUS_RANGE, "y.npy: row 2: label 1.5 is not a whole number", NULL);
+    put_npy(f, "y.npy", "<f8", "(1, 3)", (double[]){0, 1, 1}, 24);
+    load_fails(f, STATUS_SHAPE, "y.npy: 3 numbers a row", NULL);
+    put_npy(f, "x.npy", "<f4", "(2, 2)", (float[]){1, 2, INFINITY, 4}, 16);
+    load_fails(f, STATUS_FORMAT, "x.npy: row 2, column 1 (from 1): inf", NULL);
+    put_npy(f, "x.npy", "<f4", "(2, 2)", features, 12);
+    load_fails(f, STATUS_FORMAT, "x.npy", NULL);
+    f->job.data.train.labels = "";
+    load_fails(f, STATUS_INVALID, "no labels file", NULL);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
 
 int main(void)
@@ -289,7 +346,7 @@ int main(void)
         TEST(bytes_are_standardised_after_division),            TEST(a_fraction_is_split_off_by_the_seed),
         TEST(paths_are_relative_to_the_data_folder),            TEST(synthetic_clusters_depend_on_their_seed_alone),
         TEST(the_transform_comes_back_from_json_with_its_bits), TEST(a_bad_transform_is_refused),
-        TEST(values_that_overflow_by_scaling_are_refused),
+        TEST(npy_arrays_are_read_whatever_their_type),          TEST(values_that_overflow_by_scaling_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
