@@ -31,7 +31,8 @@ struct net_self {
 struct net;
 /* `zmq` is borrowed (embedded runs share one so that inproc works). The sockets' size limit is limit_bytes. */
 struct net *net_create(uv_loop_t *loop, void *zmq, const struct log *log, size_t limit_bytes);
-/* Closes what is open (linger at most linger_ms for what was sent); pending calls end with STATUS_CLOSED. */
+/* Closes what is open (linger at most linger_ms for what was sent); pending calls end with STATUS_CLOSED. Memory goes
+ * in libuv's close callbacks: run the loop until it is done afterwards. `zmq` may be terminated at once. */
 void net_destroy(struct net *net, int linger_ms);
 struct net_self *net_self(struct net *net);
 struct net_counters {
@@ -44,13 +45,17 @@ const struct net_counters *net_counters(const struct net *net);
 
 struct net_link;
 typedef void net_state_fn(void *context, int connected); /* the transport's view; may be NULL */
-/* endpoint tcp://host:port (names resolved; unresolvable: STATUS_UNKNOWN with the name), ipc:// or inproc://. */
+/* Never blocks but for resolving a name once. Requests wait until the connection is there and are sent in order then.
+ * A refused handshake (keys, another protocol) ends the pending calls with STATUS_DENIED and a reply whose text names
+ * it; the link goes on trying, and what is asked later is sent or ends the same way.
+ * endpoint tcp://host:port (names resolved; unresolvable: STATUS_UNKNOWN with the name), ipc:// or inproc://. */
 int net_link_open(struct net_link **link, struct net *net, const char *endpoint, const struct net_curve *curve,
                   net_state_fn *state, void *context, struct errbuf *err);
 void net_link_close(struct net_link *link); /* pending calls end with STATUS_CLOSED; takes NULL */
 
-/* reply is NULL unless status is 0; an ACK (or any reply) with a non-zero status arrives as that status with the
- * reply given, so that its text can be read. The callee may take reply's frames by setting them NULL. */
+/* An ACK (or any reply) with a non-zero status arrives as that status with the reply given, so that its text can be
+ * read; so do STATUS_DENIED, STATUS_FORMAT and STATUS_PROTOCOL found here, with an ACK made here. Otherwise reply is
+ * NULL unless status is 0. The callee may take reply's frames by setting them NULL. */
 typedef void net_reply_fn(void *context, int status, struct message *reply);
 struct net_call {
     Shoal__Envelope *envelope;   /* borrowed during the call; request, self fields and sent_ns are filled in */

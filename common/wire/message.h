@@ -13,7 +13,8 @@ enum {
     MESSAGE_FRAMES_MAX = 4,       /* payload frames */
     MESSAGE_IDENTITY_MAX = 64,
     MESSAGE_ENVELOPE_MAX = 8 << 20,
-    MESSAGE_ALIGN_COPY = 8192     /* payload frames up to this are copied to aligned memory */
+    MESSAGE_ALIGN_COPY = 8192,    /* payload frames up to this are copied to aligned memory */
+    MESSAGE_USER_MAX = 64
 };
 enum { PROTOCOL_LOW = 1, PROTOCOL_HIGH = 1 };
 
@@ -28,7 +29,10 @@ struct message {
     struct buf *frames[MESSAGE_FRAMES_MAX]; /* owned references; views on the received ZeroMQ messages */
     int frames_count;
     int64_t received_ns;
+    char user[MESSAGE_USER_MAX]; /* who the CURVE handshake says this is, "role key"; empty where there was none */
 };
+/* Frames above MESSAGE_ALIGN_COPY are read-only: over inproc they are the sender's own memory, and a buf_is_sole of
+ * the view says nothing about that. */
 void message_close(struct message *message);
 
 /* Takes one whole multipart message from the socket. STATUS_BUSY: nothing there. STATUS_FORMAT or
@@ -51,5 +55,8 @@ int message_parse(const struct message_part *parts, int parts_count, size_t limi
  * ROUTER has no such peer (any more). */
 int message_send(void *socket, const struct message_identity *to, const Shoal__Envelope *envelope,
                  struct buf *const *frames, int frames_count);
+/* The same for an envelope that is packed already: one that may have to be sent again. */
+int message_send_packed(void *socket, const struct message_part *envelope, struct buf *const *frames,
+                        int frames_count);
 
 #endif

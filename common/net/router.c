@@ -1,0 +1,271 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <zmq.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "net/endpoint.h"
+#include "net/net_internal.h"
+#include "wire/message_table.h"
+
+enum { ROUTER_LINGER_MS = 500 };
+
+struct net_router {
+    struct net *net;
+    struct net_router *next, *previous;
+    struct zsock *zsock;
+    struct monitor *monitor;
+    net_serve_fn *serve;
+    void *context;
+    char endpoint[ENDPOINT_MAX];
+    char domain[40]; /* of ZAP; names this router */
+    int curve;
+    char *allow_file;
+    struct allow_list allow;
+    int closed;
+};
+
+/* --- requests --------------------------------------------------------------------------------------- */
+
+/* With CURVE the key decides the role; a key that has left the list since its handshake has none. */
+static int check_user(const struct net_router *router, const struct message *message, struct errbuf *err)
+{
+    if (!router->curve)
+        return STATUS_OK;
+    const char *key = strchr(message->user, ' ');
+    const struct allow_row *row = key ? allow_list_find(&router->allow, key + 1) : NULL;
+    if (!row)
+        return errbuf_set(err, STATUS_DENIED, "key %.8s… is not in allow.list", key ? key + 1 : "?");
+    if (row->role != message->envelope->role)
+        return errbuf_set(err, STATUS_DENIED, "key %.8s… belongs to a %s and speaks as %s", row->key,
+                          role_name(row->role), role_name(message->envelope->role));
+    return STATUS_OK;
+}
+
+static void take_request(struct net_router *router, struct message *message, int status, struct errbuf *err)
+{
+    struct net_return back = {.to = message->from, .received_ns = message->received_ns};
+    if (message->envelope) {
+        back.request = message->envelope->request;
+        back.sent_ns = message->envelope->sent_ns;
+    }
+    if (!status)
+        status = check_user(router, message, err);
+    if (!status) {
+        router->net->counters.received++;
+        router->serve(router->context, router, message, &back);
+        return;
+    }
+    net_refuse(router->net, router->endpoint, err->text);
+    if (back.request != 0 && back.to.count > 0)
+        net_reply_status(router, &back, status, err->text);
+}
+
+static int router_drain(void *context)
+{
+    struct net_router *router = context;
+    for (int i = 0; i < ZSOCK_BATCH; i++) {
+        struct message message;
+        struct errbuf err;
+        err.text[0] = '\0';
+        int status = message_receive(zsock_socket(router->zsock), 1, router->net->limit_bytes, &message, &err);
+        if (status == STATUS_BUSY || status == STATUS_CLOSED)
+            return 0;
+        take_request(router, &message, status, &err);
+        message_close(&message);
+        if (router->closed)
+            return 0;
+    }
+    return 1;
+}
+
+int net_reply(struct net_router *router, const struct net_return *back, Shoal__Envelope *envelope,
+              struct buf *const *frames, int frames_count)
+{
+    if (router->closed)
+        return STATUS_CLOSED;
+    net_fill(router->net, envelope);
+    envelope->request = back->request;
+    envelope->echo_ns = back->sent_ns;
+    envelope->received_ns = back->received_ns;
+    envelope->sent_ns = clock_now_ns();
+    int status = message_send(zsock_socket(router->zsock), &back->to, envelope, frames, frames_count);
+    zsock_used(router->zsock);
+    if (!status)
+        router->net->counters.sent++;
+    return status;
+}
+
+void net_reply_status(struct net_router *router, const struct net_return *back, int status, const char *text)
+{
+    Shoal__Envelope envelope;
+    shoal__envelope__init(&envelope);
+    envelope.type = SHOAL__TYPE__ACK;
+    envelope.status = status;
+    if (text)
+        envelope.text = (char *)text; /* only read */
+    net_reply(router, back, &envelope, NULL, 0); /* a peer that went asks again when it is back */
+}
+
+/* --- opening ---------------------------------------------------------------------------------------- */
+
+static void on_event(void *context, int event, int value)
+{
+    struct net_router *router = context;
+    (void)value;
+    (void)event;
+    net_refuse(router->net, router->endpoint, "a handshake failed");
+}
+
+static void router_gone(void *context)
+{
+    struct net_router *router = context;
+    allow_list_close(&router->allow);
+    free(router->allow_file);
+    free(router);
+}
+
+static int check_exposure(const struct endpoint *endpoint, const struct net_listen *listen, struct errbuf *err)
+{
+    if (endpoint->loopback || listen->insecure || listen->curve)
+        return STATUS_OK;
+    return errbuf_set(err, STATUS_DENIED,
+                      "listening on %s lets anyone who can reach it in: give keys (shoal keygen, --keys DIR), or "
+                      "--insecure if that is wanted", endpoint->text);
+}
+
+static int set_up_curve(struct net_router *router, void *socket, const struct net_listen *listen,
+                        struct errbuf *err)
+{
+    if (!listen->allow_file)
+        return errbuf_set(err, STATUS_INVALID, "CURVE without an allow.list");
+    router->allow_file = strdup(listen->allow_file);
+    if (!router->allow_file)
+        return errbuf_set(err, STATUS_NOMEM, "no memory for a path");
+    router->curve = 1;
+    snprintf(router->domain, sizeof router->domain, "shoal-%p", (void *)router);
+    int status = allow_list_read(&router->allow, router->allow_file, err);
+    if (!status)
+        status = zap_open(router->net, err);
+    if (!status)
+        status = curve_apply_server(socket, listen->curve, router->domain, err);
+    return status;
+}
+
+static int bind_socket(struct net_router *router, void *socket, const struct endpoint *endpoint,
+                       struct errbuf *err)
+{
+    if (zmq_bind(socket, endpoint->text))
+        return errbuf_set(err, STATUS_IO, "cannot listen on %s: %s",
+                          endpoint->text + (endpoint->kind == ENDPOINT_TCP ? 6 : 0), zmq_strerror(zmq_errno()));
+    size_t bytes = sizeof router->endpoint;
+    if (zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, router->endpoint, &bytes))
+        return errbuf_set(err, STATUS_IO, "endpoint of %s: %s", endpoint->text, zmq_strerror(zmq_errno()));
+    return STATUS_OK;
+}
+
+/* Takes the socket. */
+static int start(struct net_router *router, void *socket, const struct net_listen *listen, struct errbuf *err)
+{
+    enum { EVENTS = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
+                    ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL };
+    struct net *net = router->net;
+    struct endpoint endpoint;
+    net_socket_init(net, socket);
+    net_socket_set(socket, ZMQ_ROUTER_MANDATORY, 1);
+    int status = endpoint_parse_listen(&endpoint, listen->endpoint, err);
+    if (!status)
+        status = check_exposure(&endpoint, listen, err);
+    if (!status && listen->curve && endpoint.kind != ENDPOINT_INPROC)
+        status = set_up_curve(router, socket, listen, err);
+    if (!status) {
+        net_socket_set(socket, ZMQ_IPV6, endpoint.ipv6);
+        if (endpoint.kind != ENDPOINT_INPROC)
+            router->monitor = monitor_open(net, socket, EVENTS, on_event, router);
+        status = bind_socket(router, socket, &endpoint, err);
+    }
+    if (!status) {
+        router->zsock = zsock_add(net->watch, socket, router_drain, router_gone, router);
+        if (!router->zsock)
+            status = errbuf_set(err, STATUS_NOMEM, "no memory to listen");
+    }
+    if (status) {
+        monitor_close(router->monitor);
+        zmq_close(socket);
+    }
+    return status;
+}
+
+int net_router_open(struct net_router **out, struct net *net, const struct net_listen *listen, struct errbuf *err)
+{
+    struct net_router *router = calloc(1, sizeof *router);
+    if (!router)
+        return errbuf_set(err, STATUS_NOMEM, "no memory to listen");
+    router->net = net;
+    router->serve = listen->serve;
+    router->context = listen->context;
+    void *socket = zmq_socket(net->zmq, ZMQ_ROUTER);
+    int status = socket ? start(router, socket, listen, err)
+                        : errbuf_set(err, STATUS_IO, "no socket: %s", zmq_strerror(zmq_errno()));
+    if (status) {
+        router_gone(router);
+        return status;
+    }
+    router->next = net->routers;
+    if (router->next)
+        router->next->previous = router;
+    net->routers = router;
+    *out = router;
+    return STATUS_OK;
+}
+
+void router_close(struct net_router *router, int linger_ms)
+{
+    if (router->closed)
+        return;
+    router->closed = 1;
+    if (router->previous)
+        router->previous->next = router->next;
+    else
+        router->net->routers = router->next;
+    if (router->next)
+        router->next->previous = router->previous;
+    monitor_close(router->monitor);
+    zsock_close(router->zsock, linger_ms);
+}
+
+void net_router_close(struct net_router *router)
+{
+    if (router)
+        router_close(router, ROUTER_LINGER_MS);
+}
+
+const char *net_router_endpoint(const struct net_router *router)
+{
+    return router->endpoint;
+}
+
+const struct allow_list *router_allow(const struct net *net, const char *domain)
+{
+    for (const struct net_router *router = net->routers; router; router = router->next) {
+        if (router->curve && strcmp(router->domain, domain) == 0)
+            return &router->allow;
+    }
+    return NULL;
+}
+
+int net_allow_reload(struct net_router *router, struct errbuf *err)
+{
+    struct allow_list fresh;
+    if (!router->curve)
+        return STATUS_OK;
+    int status = allow_list_read(&fresh, router->allow_file, err);
+    if (status)
+        return status;
+    allow_list_close(&router->allow);
+    router->allow = fresh;
+    return STATUS_OK;
+}
