@@ -12,7 +12,7 @@ enum activation { ACTIVATION_RELU, ACTIVATION_GELU, ACTIVATION_GELU_TANH, ACTIVA
 /* Same bits everywhere; NaN and infinities as in C. */
 float math_expf(float x);  /* <= 2 ulp, denormal results included */
 float math_tanhf(float x); /* <= 2 ulp */
-float math_erff(float x);  /* <= 4 ulp */
+float math_erff(float x);  /* <= 2 ulp */
 float math_logf(float x);  /* <= 1 ulp */
 
 /* y[r][j] += bias[j]; y (rows, n). */

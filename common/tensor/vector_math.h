@@ -70,10 +70,10 @@ static inline float vector_tanhf(float x)
     p = p * z + -5.374349281e-02f;
     p = p * z + 1.333149076e-01f;
     p = p * z + -3.333328366e-01f;
-    float small = x + x * (z * p);
+    float small = a + a * (z * p);
     float large = 1.0f - 2.0f / (vector_expf(a + a) + 1.0f);
-    large = float_of_bits(bits_of_float(large) | sign);
-    return a < 0.625f ? small : large;
+    float size = a < 0.625f ? small : large;
+    return float_of_bits(bits_of_float(size) | sign);
 }
 
 /* |x| < 1: odd polynomial; above: 1 - e^-g(|x|) with g a polynomial for -log erfc. */
@@ -89,7 +89,7 @@ static inline float vector_erff(float x)
     p = p * z + 1.128360033e-01f;
     p = p * z + -3.761262596e-01f;
     p = p * z + 1.283791661e-01f;
-    float small = x + x * p;
+    float small = a + a * p;
     float t = a > 4.0f ? 4.0f : a;
     float g = -1.903380180e-04f;
     g = g * t + 2.987863263e-03f;
@@ -99,8 +99,8 @@ static inline float vector_erff(float x)
     g = g * t + 1.127354145e+00f;
     g = g * t + 2.743423101e-04f;
     float large = 1.0f - vector_expf(-g);
-    large = float_of_bits(bits_of_float(large) | sign);
-    return a < 1.0f ? small : large;
+    float size = a < 1.0f ? small : large;
+    return float_of_bits(bits_of_float(size) | sign);
 }
 
 /* Below 2^-1022 the result is 0. Taylor series to r^13 on |r| <= ln 2 / 2. */
