@@ -5,9 +5,10 @@
 struct adam_args {
     float scale, l2, shrink, beta1, rest1, beta2, rest2, step_size, root_scale, eps;
     float *w;
-    const float *grad;
+    struct gradient gradient;
     float *m, *v;
     int64_t count;
+    uint32_t *top; /* out: see gradient_at */
 };
 
 double adam_common_power(double base, int64_t t)
@@ -22,15 +23,15 @@ double adam_common_power(double base, int64_t t)
     return result;
 }
 
-/* with_l2 is a constant at each call: 0·w would turn an infinite weight into NaN, so it cannot just be added. */
-static inline __attribute__((always_inline)) void adam_loop(const struct adam_args *args, int with_l2)
+ISA_INLINE void adam_loop(const struct adam_args *args, int sources_count, int with_l2)
 {
     const struct adam_args a = *args;
     float *restrict w = a.w, *restrict m = a.m, *restrict v = a.v;
-    const float *restrict grad = a.grad;
+    uint32_t top = 0;
 
+    ISA_LOOP
     for (int64_t i = 0; i < a.count; i++) {
-        float g = grad[i] * a.scale;
+        float g = gradient_at(&a.gradient, sources_count, i, &top) * a.scale;
         if (with_l2)
             g = g + a.l2 * w[i];
         float mi = a.beta1 * m[i] + a.rest1 * g;
@@ -40,26 +41,26 @@ static inline __attribute__((always_inline)) void adam_loop(const struct adam_ar
         v[i] = vi;
         w[i] = w[i] * a.shrink - (a.step_size * mi) / root;
     }
+    *a.top = top;
 }
 
 ISA_BODY adam_body(const struct adam_args *args)
 {
-    if (args->l2 != 0.0f)
-        adam_loop(args, 1);
-    else
-        adam_loop(args, 0);
+    GRADIENT_VARIANTS(adam_loop, args, args->l2);
 }
 
 ISA_PATHS(adam, struct adam_args)
 
-void adam_common_update(enum isa isa, const struct update_call *call, double l2, double shrink)
+int adam_common_update(enum isa isa, const struct optimizer_call *call, const struct gradient *gradient,
+                       struct adam_decay decay)
 {
     const struct optimizer_params *p = call->params;
     const struct optimizer_step *step = call->step;
+    uint32_t top = 0;
     const struct adam_args args = {
         .scale = step->grad_scale,
-        .l2 = (float)l2,
-        .shrink = (float)shrink,
+        .l2 = (float)decay.l2,
+        .shrink = (float)decay.shrink,
         .beta1 = (float)p->beta1,
         .rest1 = (float)(1.0 - p->beta1),
         .beta2 = (float)p->beta2,
@@ -68,11 +69,13 @@ void adam_common_update(enum isa isa, const struct update_call *call, double l2,
         .root_scale = (float)(1.0 / sqrt(1.0 - adam_common_power(p->beta2, step->t))),
         .eps = (float)p->eps,
         .w = call->w,
-        .grad = call->grad,
+        .gradient = *gradient,
         .m = call->slots[0],
         .v = call->slots[1],
         .count = call->count,
+        .top = &top,
     };
 
     adam_run(isa, &args);
+    return finite_top(top);
 }

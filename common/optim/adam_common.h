@@ -5,8 +5,12 @@
 
 #include "optim/rows.h"
 
-/* w ← w·shrink, then Adam's step on g = grad·grad_scale + l2·w (l2 0: without). slots: m, v. */
-void adam_common_update(enum isa isa, const struct update_call *call, double l2, double shrink);
+/* w ← w·shrink, then Adam's step on g = gradient·grad_scale + l2·w (l2 0: without). slots: m, v. As update_sum. */
+struct adam_decay {
+    double l2, shrink;
+};
+int adam_common_update(enum isa isa, const struct optimizer_call *call, const struct gradient *gradient,
+                       struct adam_decay decay);
 
 /* base^t, t >= 0, by squaring: unlike pow() the same bits with every C library and processor. */
 double adam_common_power(double base, int64_t t);

@@ -16,13 +16,13 @@ struct lamb_args {
     double *norms;
 };
 
-static inline __attribute__((always_inline)) void lamb_direction(const struct lamb_args *args, int with_decay,
-                                                                 int64_t first, int64_t last)
+ISA_INLINE void lamb_direction(const struct lamb_args *args, int with_decay, int64_t first, int64_t last)
 {
     const struct lamb_args a = *args;
     const float *restrict w = a.w;
     float *restrict grad = a.grad, *restrict m = a.m, *restrict v = a.v;
 
+    ISA_LOOP
     for (int64_t i = first; i < last; i++) {
         float g = grad[i] * a.scale;
         float mi = a.beta1 * m[i] + a.rest1 * g;
@@ -34,8 +34,7 @@ static inline __attribute__((always_inline)) void lamb_direction(const struct la
     }
 }
 
-static inline __attribute__((always_inline)) void lanes_add_squares(double *restrict lanes,
-                                                                    const float *restrict x, int64_t count)
+ISA_INLINE void lanes_add_squares(double *restrict lanes, const float *restrict x, int64_t count)
 {
     int64_t i = 0;
 
@@ -70,13 +69,13 @@ ISA_BODY lamb_body(const struct lamb_args *args)
 
 ISA_PATHS(lamb, struct lamb_args)
 
-void lamb_prepare_on(enum isa isa, const struct update_call *call, double norms[2])
+void lamb_prepare_on(enum isa isa, const struct optimizer_call *call, float *grad, double norms[2])
 {
     const struct optimizer_params *p = call->params;
     const struct optimizer_step *step = call->step;
     const struct lamb_args args = {
         .scale = step->grad_scale,
-        .decay = (float)update_call_decay(call),
+        .decay = (float)optimizer_call_decay(call),
         .beta1 = (float)p->beta1,
         .rest1 = (float)(1.0 - p->beta1),
         .beta2 = (float)p->beta2,
@@ -85,7 +84,7 @@ void lamb_prepare_on(enum isa isa, const struct update_call *call, double norms[
         .root_scale = (float)(1.0 / sqrt(1.0 - adam_common_power(p->beta2, step->t))),
         .eps = (float)p->eps,
         .w = call->w,
-        .grad = call->grad,
+        .grad = grad,
         .m = call->slots[0],
         .v = call->slots[1],
         .count = call->count,
@@ -114,12 +113,12 @@ ISA_BODY lamb_move_body(const struct lamb_move_args *args)
 
 ISA_PATHS(lamb_move, struct lamb_move_args)
 
-void lamb_update_on(enum isa isa, const struct update_call *call)
+void lamb_update_on(enum isa isa, const struct optimizer_call *call, const float *grad)
 {
     const struct lamb_move_args args = {
         .rate = (float)(call->step->lr * call->step->trust_ratio),
         .w = call->w,
-        .u = call->grad,
+        .u = grad,
         .count = call->count,
     };
 
@@ -135,17 +134,17 @@ static int lamb_slots(const struct optimizer_params *params)
 static void lamb_prepare(const struct optimizer_params *params, const struct optimizer_step *step, int decay,
                          const float *w, float *grad, float *const *slots, int64_t count, double norms[2])
 {
-    const struct update_call call = {params, step, decay, (float *)w, grad, slots, count}; /* w is only read */
+    const struct optimizer_call call = {params, step, decay, (float *)w, slots, count}; /* w is only read */
 
-    lamb_prepare_on(isa_best(), &call, norms);
+    lamb_prepare_on(isa_best(), &call, grad, norms);
 }
 
 static void lamb_update(const struct optimizer_params *params, const struct optimizer_step *step, int decay,
                         float *w, float *grad, float *const *slots, int64_t count)
 {
-    const struct update_call call = {params, step, decay, w, grad, slots, count};
+    const struct optimizer_call call = {params, step, decay, w, slots, count};
 
-    lamb_update_on(isa_best(), &call);
+    lamb_update_on(isa_best(), &call, grad);
 }
 
 const struct optimizer_ops optimizer_lamb = {

@@ -9,7 +9,7 @@
 struct errbuf;
 struct job;
 
-enum { OPTIMIZER_SLOTS_MAX = 4, OPTIMIZER_OPS_VERSION = 1 };
+enum { OPTIMIZER_SLOTS_MAX = 4, OPTIMIZER_SOURCES_MAX = 4, OPTIMIZER_OPS_VERSION = 1 };
 
 /* What the job says; constant. */
 struct optimizer_params {
@@ -20,18 +20,32 @@ struct optimizer_params {
 /* What one step says, computed once and sent; the same for every element. */
 struct optimizer_step {
     double lr;
-    int64_t t;         /* applied steps, from 1 */
-    float grad_scale;  /* clip coefficient times 1/Σw, rounded once to float32; 1 leaves gradients as they are */
+    int64_t t;          /* applied steps, from 1 */
+    float grad_scale;   /* clip coefficient times 1/Σw, rounded once to float32; 1 leaves gradients as they are */
     double trust_ratio; /* lamb only: of the tensor at hand */
+};
+
+/* The tensor's piece that one call works on. */
+struct optimizer_call {
+    const struct optimizer_params *params;
+    const struct optimizer_step *step;
+    int decay; /* 0 for tensors of no_decay */
+    float *w;
+    float *const *slots;
+    int64_t count;
 };
 
 struct optimizer_ops {
     int version; /* OPTIMIZER_OPS_VERSION; first member, for plug-ins */
     const char *name, *help;
     int (*slots)(const struct optimizer_params *params); /* state vectors: sgd 0 or 1, adam 2, … */
-    /* slots[s][0..count): state, zero before the first step. decay 0 for tensors of no_decay. May overwrite grad. */
+    /* slots[s][0..count): state, zero before the first step. decay 0 for tensors of no_decay. May overwrite grad.
+     */
     void (*update)(const struct optimizer_params *params, const struct optimizer_step *step, int decay, float *w,
                    float *grad, float *const *slots, int64_t count);
+    /* NULL, or update() on the sum of sources[0..sources_count), 1 to OPTIMIZER_SOURCES_MAX, added in this order,
+     * in one loop. Returns 0 when an element of the sum is not finite (w and slots then hold it), else 1. */
+    int (*update_sum)(const struct optimizer_call *call, const float *const *sources, int sources_count);
     /* lamb: writes the raw update direction over grad and adds Σw², Σu² (16 double lanes a call) to norms[2]; NULL
      * elsewhere. After it, update() is called with trust_ratio = |w|/|u| (1 when either is 0). */
     void (*prepare)(const struct optimizer_params *params, const struct optimizer_step *step, int decay,

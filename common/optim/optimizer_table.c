@@ -30,8 +30,8 @@ const struct optimizer_ops *optimizer_find(const char *name)
     return NULL;
 }
 
-static int plugin_complete(const char *path, const struct optimizer_ops *ops,
-                           const struct optimizer_params *params, struct errbuf *err)
+static int plugin_complete(const char *path, const struct optimizer_ops *ops, const struct optimizer_params *params,
+                           struct errbuf *err)
 {
     if (!ops->name || !ops->slots || !ops->update)
         return errbuf_set(err, STATUS_PROTOCOL, "plug-in %s: `shoal_optimizer` needs name, slots and update", path);
@@ -42,8 +42,8 @@ static int plugin_complete(const char *path, const struct optimizer_ops *ops,
     return STATUS_OK;
 }
 
-static int optimizer_load(const char *path, const struct optimizer_params *params,
-                          const struct optimizer_ops **ops, void **handle, struct errbuf *err)
+static int optimizer_load(const char *path, const struct optimizer_params *params, const struct optimizer_ops **ops,
+                          void **handle, struct errbuf *err)
 {
     const struct plugin_want want = {"shoal_optimizer", OPTIMIZER_OPS_VERSION};
     const void *found;

@@ -119,10 +119,14 @@ static void trimmed_mean_combine(const struct aggregator_params *params, const f
 }
 
 static const struct shoal_aggregator aggregator_rows[] = {
-    {AGGREGATOR_VERSION, "median", "of each element the median of the share means; of an even number the mean of "
-                                   "the middle two", median_combine},
-    {AGGREGATOR_VERSION, "trimmed_mean", "of each element the mean of the share means without trim_fraction of them "
-                                         "at each end", trimmed_mean_combine},
+    {AGGREGATOR_VERSION, "median",
+     "of each element the median of the share means; of an even number the mean of "
+     "the middle two",
+     median_combine},
+    {AGGREGATOR_VERSION, "trimmed_mean",
+     "of each element the mean of the share means without trim_fraction of them "
+     "at each end",
+     trimmed_mean_combine},
 };
 
 enum { ROWS = sizeof aggregator_rows / sizeof aggregator_rows[0] };
@@ -140,8 +144,7 @@ const struct shoal_aggregator *aggregator_find(const char *name)
     return NULL;
 }
 
-static int aggregator_load(const char *path, const struct shoal_aggregator **row, void **handle,
-                           struct errbuf *err)
+static int aggregator_load(const char *path, const struct shoal_aggregator **row, void **handle, struct errbuf *err)
 {
     const struct plugin_want want = {"shoal_aggregator", AGGREGATOR_VERSION};
     const void *found;
@@ -160,8 +163,8 @@ static int aggregator_load(const char *path, const struct shoal_aggregator **row
     return STATUS_OK;
 }
 
-int aggregator_of_job(const struct job *job, const struct shoal_aggregator **row,
-                      struct aggregator_params *params, void **handle, struct errbuf *err)
+int aggregator_of_job(const struct job *job, const struct shoal_aggregator **row, struct aggregator_params *params,
+                      void **handle, struct errbuf *err)
 {
     params->trim_fraction = job->parallel.trim_fraction;
     *row = NULL;

@@ -33,8 +33,8 @@ const struct shoal_aggregator *aggregator_at(int index); /* NULL past the end */
 /* Of the job: *row is NULL for mean and sum, else a built-in row or the job's plug-in (loaded; `*handle` for
  * aggregator_unload, NULL otherwise). STATUS_IO, STATUS_PROTOCOL (no such symbol, version), STATUS_RANGE (more
  * workers than AGGREGATOR_SHARES_MAX). */
-int aggregator_of_job(const struct job *job, const struct shoal_aggregator **row,
-                      struct aggregator_params *params, void **handle, struct errbuf *err);
+int aggregator_of_job(const struct job *job, const struct shoal_aggregator **row, struct aggregator_params *params,
+                      void **handle, struct errbuf *err);
 void aggregator_unload(void *handle); /* takes NULL */
 
 /* A plug-in exports `const struct shoal_aggregator shoal_aggregator`. */

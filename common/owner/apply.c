@@ -1,46 +1,14 @@
 #include "owner/apply.h"
 
-#include "optim/isa.h"
 #include "optim/optimizer.h"
 #include "tensor/reduce.h"
 
 #include <assert.h>
 #include <stddef.h>
-#include <string.h>
 
-/* Floats of a tile: the summed gradient stays in the first-level cache until the update has read it, and the
- * constants of an update are computed once for so many elements. */
-enum { TILE = 2048, SOURCES_AT_ONCE = 16 };
-
-struct finite_args {
-    const float *x;
-    int64_t count;
-    uint32_t *top; /* out: top bit set when an exponent is all ones */
-};
-
-ISA_BODY finite_body(const struct finite_args *args)
-{
-    const float *x = args->x;
-    uint32_t top = 0;
-
-    for (int64_t i = 0; i < args->count; i++) {
-        uint32_t bits;
-        memcpy(&bits, x + i, sizeof bits);
-        top |= (bits & 0x7fffffffu) + 0x00800000u; /* carries into the top bit for inf and NaN only */
-    }
-    *args->top = top;
-}
-
-ISA_PATHS(finite, struct finite_args)
-
-static int all_finite(enum isa isa, const float *x, int64_t count)
-{
-    uint32_t top = 0;
-    const struct finite_args args = {x, count, &top};
-
-    finite_run(isa, &args);
-    return !(top & 0x80000000u);
-}
+/* Floats of a tile of summed gradients: it stays in the first-level cache until the update has read it, and an
+ * update computes its constants once for so many elements. */
+enum { TILE = 4096, SOURCES_AT_ONCE = 16 };
 
 /* tile = sum of sources[..][first..first+count) in order. */
 static void tile_sum(float *tile, const float *const *sources, int sources_count, int64_t first, int64_t count)
@@ -55,25 +23,47 @@ static void tile_sum(float *tile, const float *const *sources, int sources_count
     }
 }
 
+/* For more sources than the rule's own loop takes, and for rules without one: the tile holds the sum of all sources
+ * but the last few, which that loop adds. */
+static int apply_tiles(const struct optimizer_ops *ops, const struct optimizer_call *whole,
+                       const float *const *sources, int sources_count)
+{
+    _Alignas(64) float tile[TILE];
+    float *slots[OPTIMIZER_SLOTS_MAX] = {NULL};
+    const float *last[OPTIMIZER_SOURCES_MAX] = {tile};
+    const int slots_count = ops->slots(whole->params);
+    const int last_count = ops->update_sum ? OPTIMIZER_SOURCES_MAX - 1 : 0;
+    int finite = 1;
+
+    for (int64_t first = 0; first < whole->count && finite; first += TILE) {
+        struct optimizer_call call = *whole;
+        call.count = whole->count - first < TILE ? whole->count - first : TILE;
+        call.w = whole->w + first;
+        call.slots = slots;
+        for (int s = 0; s < slots_count; s++)
+            slots[s] = whole->slots[s] + first;
+        for (int s = 0; s < last_count; s++)
+            last[1 + s] = sources[sources_count - last_count + s] + first;
+        tile_sum(tile, sources, sources_count - last_count, first, call.count);
+        if (ops->update_sum) {
+            finite = ops->update_sum(&call, last, 1 + last_count);
+        } else {
+            reduce_norm_squared(tile, call.count, &finite);
+            ops->update(call.params, call.step, call.decay, call.w, tile, slots, call.count);
+        }
+    }
+    return finite;
+}
+
 int owner_apply_sum(const struct owner_rule *rule, float *w, float *const *slots, const float *const *sources,
                     int sources_count, int64_t count)
 {
-    _Alignas(64) float tile[TILE];
-    float *shifted[OPTIMIZER_SLOTS_MAX] = {NULL};
-    const int slots_count = rule->ops->slots(rule->params);
-    const enum isa isa = isa_best();
+    const struct optimizer_call call = {rule->params, rule->step, rule->decay, w, slots, count};
 
     assert(sources_count >= 1 && !rule->ops->prepare);
-    for (int64_t first = 0; first < count; first += TILE) {
-        int64_t now = count - first < TILE ? count - first : TILE;
-        tile_sum(tile, sources, sources_count, first, now);
-        if (!all_finite(isa, tile, now))
-            return 0;
-        for (int s = 0; s < slots_count; s++)
-            shifted[s] = slots[s] + first;
-        rule->ops->update(rule->params, rule->step, rule->decay, w + first, tile, shifted, now);
-    }
-    return 1;
+    if (rule->ops->update_sum && sources_count <= OPTIMIZER_SOURCES_MAX)
+        return rule->ops->update_sum(&call, sources, sources_count);
+    return apply_tiles(rule->ops, &call, sources, sources_count);
 }
 
 double owner_sum(float *grad, const float *const *sources, int sources_count, int64_t count, int *finite)

@@ -19,14 +19,15 @@ struct owner_rule {
     int decay; /* 0 for tensors of no_decay */
 };
 
-/* One pass: sums sources[0..sources_count) (at least one, in the order to add) tile by tile and updates w and slots
- * from the tile; the summed gradient is never written to memory, so Adam moves 24 + 4P bytes an element. Returns 1, or 0 when a summed gradient is not finite: elements from that tile on are then not
- * updated and the job must stop. Not for rules with `prepare` (lamb), which need the tensor's norms first. */
+/* One pass: sums sources[0..sources_count) (at least one, in the order to add) and updates w and slots from the
+ * sum, which is never written to memory: Adam moves 24 + 4P bytes an element. Returns 1, or 0 when an element of
+ * the sum is not finite: w and slots are then spoiled or partly updated, and the job must stop. Not for rules with
+ * `prepare` (lamb), which need the tensor's norms first. */
 int owner_apply_sum(const struct owner_rule *rule, float *w, float *const *slots, const float *const *sources,
                     int sources_count, int64_t count);
 
-/* First of two passes: grad = sum of the sources (grad may be sources[0]); returns Σ grad² in 16 double lanes and sets
- * *finite to 0 when an element is not finite, else leaves it. Call it once for each run, so that norms do not
+/* First of two passes: grad = sum of the sources (grad may be sources[0]); returns Σ grad² in 16 double lanes and
+ * sets *finite to 0 when an element is not finite, else leaves it. Call it once for each run, so that norms do not
  * depend on how parts are cut. */
 double owner_sum(float *grad, const float *const *sources, int sources_count, int64_t count, int *finite);
 

@@ -1,5 +1,5 @@
-/* N05: AdamW's decay comes before the step and apart from the moments; the L2 form goes through them. The same answer in
- * vector bodies and tails. */
+/* N05: AdamW's decay comes before the step and apart from the moments; the L2 form goes through them. The same
+ * answer in vector bodies and tails. */
 #include "optim/optimizer.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* Plug-ins of the right version that cannot be used: too many state vectors, or (HUNGRY_EMPTY) nothing filled in. */
+/* Plug-ins of the right version that cannot be used: too many state vectors, or (HUNGRY_EMPTY) nothing filled in.
+ */
 #include "optim/optimizer.h"
 
 #include <stddef.h>

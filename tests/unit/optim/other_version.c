@@ -4,5 +4,5 @@
 #include <stddef.h>
 
 extern const struct optimizer_ops shoal_optimizer;
-__attribute__((visibility("default"))) const struct optimizer_ops shoal_optimizer = {
-    .version = OPTIMIZER_OPS_VERSION + 6, .name = "from the future"};
+__attribute__((visibility("default")))
+const struct optimizer_ops shoal_optimizer = {.version = OPTIMIZER_OPS_VERSION + 6, .name = "from the future"};

@@ -1,5 +1,5 @@
-/* The rows against their double twin, against the losses of a small softmax known from outside, and against PyTorch's
- * weights in tests/golden/optimizers.txt. */
+/* The rows against their double twin, against the losses of a small softmax known from outside, and against
+ * PyTorch's weights in tests/golden/optimizers.txt. */
 #include "optimizer_twin.h"
 
 #include "base/errbuf.h"
@@ -15,8 +15,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const struct optimizer_params defaults = {
-    .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .beta = 1.0};
+static const struct optimizer_params defaults = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .beta = 1.0};
 
 struct tensor {
     int count;
@@ -45,8 +44,7 @@ static double wave(int i, int t)
     return sin(1.3 * i + 0.7 * t) * (1 + 0.1 * i) + 0.05 * (i % 3);
 }
 
-static void compare_with_twin(const char *name, const struct optimizer_params *params, int decay,
-                              float grad_scale)
+static void compare_with_twin(const char *name, const struct optimizer_params *params, int decay, float grad_scale)
 {
     const struct optimizer_ops *ops = optimizer_find(name);
     struct tensor fast = {.count = 37};
@@ -133,22 +131,42 @@ struct s1_row {
 static const struct s1_row s1_table[] = {
     {"sgd", 0.5, {.momentum = 0}, 1, {0.69314718, 0.22782775, 0.16158376, 0.12855686, 0.10778109, 0.09321433}},
     {"sgd", 0.1, {.momentum = 0.9}, 1, {0.69314718, 0.55533153, 0.37480350, 0.23412646, 0.14851036, 0.09938100}},
-    {"sgd", 0.1, {.momentum = 0.9, .nesterov = 1}, 1,
+    {"sgd",
+     0.1,
+     {.momentum = 0.9, .nesterov = 1},
+     1,
      {0.69314718, 0.45280575, 0.28091844, 0.18061816, 0.12298119, 0.08795678}},
-    {"adam", 0.1, {ADAM_BETAS, .eps = 1e-8}, 1,
+    {"adam",
+     0.1,
+     {ADAM_BETAS, .eps = 1e-8},
+     1,
      {0.69314718, 0.48921513, 0.34355258, 0.24489119, 0.17865177, 0.13341953}},
-    {"adamw", 0.1, {ADAM_BETAS, .eps = 1e-8, .weight_decay = 0.1}, 1,
+    {"adamw",
+     0.1,
+     {ADAM_BETAS, .eps = 1e-8, .weight_decay = 0.1},
+     1,
      {0.69314718, 0.48921513, 0.34475574, 0.24737860, 0.18212680, 0.13758160}},
-    {"adamw", 0.1, {ADAM_BETAS, .eps = 1e-8, .weight_decay = 0.1}, 0,
+    {"adamw",
+     0.1,
+     {ADAM_BETAS, .eps = 1e-8, .weight_decay = 0.1},
+     0,
      {0.69314718, 0.48921513, 0.34475574, 0.24735098, 0.18205841, 0.13746860}},
-    {"adamw", 0.1, {ADAM_BETAS, .eps = 0.1, .weight_decay = 0.1}, 1,
+    {"adamw",
+     0.1,
+     {ADAM_BETAS, .eps = 0.1, .weight_decay = 0.1},
+     1,
      {0.69314718, 0.51409376, 0.38503184, 0.29464246, 0.23164081, 0.18704885}},
-    {"ftrl", 0.5, {.beta = 1, .l1 = 0.05, .l2 = 0.1}, 1,
+    {"ftrl",
+     0.5,
+     {.beta = 1, .l1 = 0.05, .l2 = 0.1},
+     1,
      {0.69314718, 0.37917223, 0.26888646, 0.21498441, 0.18126772, 0.15782644}},
-    {"adam", 0.1, {ADAM_BETAS, .eps = 1e-8, .weight_decay = 0.1}, 1,
+    {"adam",
+     0.1,
+     {ADAM_BETAS, .eps = 1e-8, .weight_decay = 0.1},
+     1,
      {0.69314718, 0.48921513, 0.34384628, 0.24589684, 0.18092811, 0.13767893}},
-    {"adagrad", 0.1, {.eps = 1e-10}, 1,
-     {0.69314718, 0.48921513, 0.39441256, 0.33691576, 0.29719848, 0.26763472}},
+    {"adagrad", 0.1, {.eps = 1e-10}, 1, {0.69314718, 0.48921513, 0.39441256, 0.33691576, 0.29719848, 0.26763472}},
 };
 
 static void S1_losses_of_a_tiny_softmax_match_in_every_row(void **state)
@@ -244,7 +262,8 @@ static void golden_case(FILE *file, const char *label)
 
     assert_int_equal(fscanf(file, "%31s %lf %lf %lf %lf %lf %lf %d %d %d", name, &lr, &params.beta1, &params.beta2,
                             &params.eps, &params.weight_decay, &params.momentum, &params.nesterov, &tensor.count,
-                            &steps), 10);
+                            &steps),
+                     10);
     assert_in_range(tensor.count, 1, TWIN_COUNT_MAX);
     const struct optimizer_ops *ops = optimizer_find(name);
     assert_non_null(ops);

@@ -1,5 +1,5 @@
-/* Every instruction-set path gives the portable path's bits, at any offset and length, and a tensor cut in pieces gives
- * the whole tensor's. */
+/* Every instruction-set path gives the portable path's bits, at any offset and length, and a tensor cut in pieces
+ * gives the whole tensor's. */
 #include "optim/rows.h"
 
 #include <setjmp.h>
@@ -47,30 +47,47 @@ static void arena_close(struct arena *arena)
         free(arena->arrays[a]);
 }
 
-static void lamb_both_on(enum isa isa, const struct update_call *call)
+static int lamb_both_on(enum isa isa, const struct optimizer_call *call, const struct gradient *gradient)
 {
+    float *grad = (float *)gradient->sources[0]; /* the arena's own */
     double norms[2] = {0, 0};
     struct optimizer_step step = *call->step;
-    struct update_call second = *call;
+    struct optimizer_call second = *call;
 
-    lamb_prepare_on(isa, call, norms);
-    step.trust_ratio = norms[1] > 0 ? norms[0] / norms[1] : 1; /* any function of the norms: their bits must agree */
+    lamb_prepare_on(isa, call, grad, norms);
+    step.trust_ratio =
+        norms[1] > 0 ? norms[0] / norms[1] : 1; /* any function of the norms: their bits must agree */
     second.step = &step;
-    lamb_update_on(isa, &second);
+    lamb_update_on(isa, &second, grad);
+    return 1;
 }
 
 struct path {
     const char *name;
-    void (*update_on)(enum isa isa, const struct update_call *call);
+    int (*update_on)(enum isa isa, const struct optimizer_call *call, const struct gradient *gradient);
     double momentum;
     int nesterov;
+    int sources_count;
 };
 
 static const struct path paths[] = {
-    {"sgd", sgd_update_on, 0, 0},          {"sgd momentum", sgd_update_on, 0.9, 0},
-    {"sgd nesterov", sgd_update_on, 0.9, 1}, {"adam", adam_update_on, 0, 0},
-    {"adamw", adamw_update_on, 0, 0},      {"adagrad", adagrad_update_on, 0, 0},
-    {"ftrl", ftrl_update_on, 0, 0},        {"lamb", lamb_both_on, 0, 0},
+    {"sgd", sgd_update_on, 0, 0, 1},
+    {"sgd of 2 sources", sgd_update_on, 0, 0, 2},
+    {"sgd momentum", sgd_update_on, 0.9, 0, 1},
+    {"sgd momentum of 3 sources", sgd_update_on, 0.9, 0, 3},
+    {"sgd nesterov", sgd_update_on, 0.9, 1, 1},
+    {"sgd nesterov of 4 sources", sgd_update_on, 0.9, 1, 4},
+    {"adam", adam_update_on, 0, 0, 1},
+    {"adam of 2 sources", adam_update_on, 0, 0, 2},
+    {"adam of 3 sources", adam_update_on, 0, 0, 3},
+    {"adam of 4 sources", adam_update_on, 0, 0, 4},
+    {"adamw", adamw_update_on, 0, 0, 1},
+    {"adamw of 3 sources", adamw_update_on, 0, 0, 3},
+    {"adagrad", adagrad_update_on, 0, 0, 1},
+    {"adagrad of 4 sources", adagrad_update_on, 0, 0, 4},
+    {"ftrl", ftrl_update_on, 0, 0, 1},
+    {"ftrl of 2 sources", ftrl_update_on, 0, 0, 2},
+    {"lamb", lamb_both_on, 0, 0, 1},
 };
 
 enum { PATHS = sizeof paths / sizeof paths[0] };
@@ -78,16 +95,24 @@ enum { PATHS = sizeof paths / sizeof paths[0] };
 static void run(const struct path *path, enum isa isa, int decay, struct arena *arena, int64_t offset,
                 int64_t count)
 {
-    const struct optimizer_params params = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1,
-        .momentum = path->momentum, .l1 = 0.2, .l2 = 0.1, .beta = 1, .nesterov = path->nesterov};
+    const struct optimizer_params params = {.beta1 = 0.9,
+                                            .beta2 = 0.999,
+                                            .eps = 1e-8,
+                                            .weight_decay = 0.1,
+                                            .momentum = path->momentum,
+                                            .l1 = 0.2,
+                                            .l2 = 0.1,
+                                            .beta = 1,
+                                            .nesterov = path->nesterov};
     const struct optimizer_step step = {.lr = 0.01, .t = 3, .grad_scale = 0.37f};
     /* n of ftrl and Σg² of adagrad are roots' arguments: give them the array without negatives. */
     float *first = path->update_on == adagrad_update_on ? arena->arrays[3] : arena->arrays[2];
     float *slots[2] = {first + offset, arena->arrays[3] + offset};
-    const struct update_call call = {&params, &step, decay, arena->arrays[0] + offset, arena->arrays[1] + offset,
-                                     slots, count};
+    const struct optimizer_call call = {&params, &step, decay, arena->arrays[0] + offset, slots, count};
+    const float *grad = arena->arrays[1] + offset; /* each source is the same array */
+    const struct gradient gradient = {{grad, grad, grad, grad}, path->sources_count};
 
-    path->update_on(isa, &call);
+    assert_int_equal(path->update_on(isa, &call, &gradient), 1);
 }
 
 static void assert_same(const struct arena *x, int64_t x_offset, const struct arena *y, int64_t y_offset,
