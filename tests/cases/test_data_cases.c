@@ -29,8 +29,8 @@ static void d01_an_impossible_header_allocates_nothing(void **state)
 {
     struct fixture *f = *state;
     static const unsigned char header[] = {0, 0, 8, 3, 255, 255, 255, 255, 0, 0, 0, 28, 0, 0, 0, 28};
-    static const unsigned char overflow[] = {0, 0, 8, 4, 255, 255, 255, 255, 255, 255, 255, 255,
-                                             255, 255, 255, 255, 255, 255, 255, 255};
+    static const unsigned char overflow[] = {0,   0,   8,   4,   255, 255, 255, 255, 255, 255,
+                                             255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
     struct rusage before, after;
     free(real_file(FASHION "/train-labels-idx1-ubyte.gz", "dataset-fashion-mnist", NULL));
     getrusage(RUSAGE_SELF, &before);
@@ -176,8 +176,9 @@ static void d02_index_base_is_said_not_guessed(void **state)
     struct dataset *other;
     struct job job = f->job;
     job.data.index_base = 1;
-    assert_int_equal(dataset_load_with(&other, &job, &f->job.data.train, f->folder, "", &f->set.transform,
-                                       &f->account, &f->err), 0);
+    assert_int_equal(
+        dataset_load_with(&other, &job, &f->job.data.train, f->folder, "", &f->set.transform, &f->account, &f->err),
+        0);
     assert_int_equal(dataset_features(other), 4);
     dataset_destroy(other);
 }
@@ -193,7 +194,8 @@ static void check_svmlight(struct fixture *f)
     static const struct {
         int row, column;
         double value;
-    } there[] = {{0, 2, 2.5}, {0, 10, -5.2}, {0, 15, 1.5}, {1, 5, 1}, {1, 12, -3}, {2, 20, 27}, {3, 1, 12345678901.23}};
+    } there[] = {{0, 2, 2.5}, {0, 10, -5.2}, {0, 15, 1.5},          {1, 5, 1},
+                 {1, 12, -3}, {2, 20, 27},   {3, 1, 12345678901.23}};
     int values = 0;
     for (size_t i = 0; i < sizeof there / sizeof there[0]; i++)
         assert_true(x[there[i].row * 21 + there[i].column] == (float)there[i].value);
@@ -414,8 +416,9 @@ static void d06_ragged_rows_empty_cells_and_two_header_lines(void **state)
     put_boston(f, 100, 2, NULL);
     load_fails(f, STATUS_FORMAT, "boston.csv: line 102: 13 columns, expected 14 as on line 3", NULL);
     static const char *const bad[] = {"", "NaN", "inf", "0x10", "1e400", "12abc", "\"1,5\""};
-    static const char *const said[] = {"\"\" is an empty cell", "\"NaN\" is not", "\"inf\" is not", "\"0x10\" is not",
-                                       "\"1e400\" is too large", "\"12abc\" is not", "\"1,5\" is not"};
+    static const char *const said[] = {"\"\" is an empty cell", "\"NaN\" is not",         "\"inf\" is not",
+                                       "\"0x10\" is not",       "\"1e400\" is too large", "\"12abc\" is not",
+                                       "\"1,5\" is not"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         put_boston(f, 100, 2, bad[i]);
         load_fails(f, STATUS_FORMAT, "boston.csv: line 102, column 3 of 14", said[i], NULL);

@@ -1,5 +1,6 @@
-/* Comma-separated values as in RFC 4180: quoted cells, doubled quotes, CRLF or LF, a byte-order mark read over. Every
- * cell but the label is a number. Blank lines are read over; any other line must have as many cells as the first. */
+/* Comma-separated values as in RFC 4180: quoted cells, doubled quotes, CRLF or LF, a byte-order mark read over.
+ * Every cell but the label is a number. Blank lines are read over; any other line must have as many cells as the
+ * first. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +22,9 @@ struct csv {
     struct errbuf *err;
     const char *name;
     locale_t c_locale;
-    char *at, *end;  /* text not yet read */
-    int64_t line;    /* of `at`, from 1 */
-    int64_t record;  /* line on which the record in `cells` starts */
+    char *at, *end; /* text not yet read */
+    int64_t line;   /* of `at`, from 1 */
+    int64_t record; /* line on which the record in `cells` starts */
     int64_t first_record;
     struct cell *cells;
     int64_t cell_count, cell_capacity;
@@ -89,8 +90,8 @@ static int read_quoted(struct csv *csv)
     }
     csv->at = from + 1;
     if (!at_line_end(csv, csv->at) && *csv->at != ',')
-        return errbuf_set(csv->err, STATUS_FORMAT, "%s: line %lld, column %lld: text after a closing quote", csv->name,
-                          (long long)line, (long long)csv->cell_count + 1);
+        return errbuf_set(csv->err, STATUS_FORMAT, "%s: line %lld, column %lld: text after a closing quote",
+                          csv->name, (long long)line, (long long)csv->cell_count + 1);
     csv->line = line;
     return cell_push(csv, text, (size_t)(to - text));
 }

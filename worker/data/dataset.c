@@ -67,7 +67,8 @@ static int is_classification(const struct job *job)
 }
 
 /* Takes chosen, also on failure; shares store. */
-static int dataset_create(struct dataset **out, struct store *store, int64_t *chosen, int64_t rows, struct errbuf *err)
+static int dataset_create(struct dataset **out, struct store *store, int64_t *chosen, int64_t rows,
+                          struct errbuf *err)
 {
     struct dataset *dataset = calloc(1, sizeof *dataset);
     if (!dataset) {
@@ -180,8 +181,9 @@ static int split_choose(struct split *split, const struct loading *loading, int6
     if (taken < 1)
         taken = 1;
     if (taken >= rows)
-        return errbuf_set(loading->err, STATUS_RANGE, "data.validation.fraction: %g of %lld rows leaves none to train",
-                          fraction, (long long)rows);
+        return errbuf_set(loading->err, STATUS_RANGE,
+                          "data.validation.fraction: %g of %lld rows leaves none to train", fraction,
+                          (long long)rows);
     int64_t *order = malloc((size_t)rows * sizeof *order);
     char *is_taken = calloc((size_t)rows, 1);
     split->train = malloc((size_t)(rows - taken) * sizeof *split->train);
@@ -294,8 +296,7 @@ int dataset_load_with(struct dataset **dataset, const struct job *job, const str
 {
     struct errbuf unheard;
     struct dataset_transform copy = *transform; /* borrowed; only read from here on */
-    struct loading loading = {
-        .job = job, .transform = &copy, .account = account, .err = err ? err : &unheard};
+    struct loading loading = {.job = job, .transform = &copy, .account = account, .err = err ? err : &unheard};
     *dataset = NULL;
     int rc = loading_init(&loading, job_dir, data_dir);
     if (rc)

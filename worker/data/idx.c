@@ -37,7 +37,8 @@ static int read_header(struct source *source, struct header *header, struct errb
     if (rc)
         return rc;
     if (bytes[0] != 0 || bytes[1] != 0 || bytes[3] < 1 || bytes[3] > DIMS_MAX)
-        return errbuf_set(err, STATUS_FORMAT, "%s: no idx file: magic number 0x%02x%02x%02x%02x, expected 0x0000080N",
+        return errbuf_set(err, STATUS_FORMAT,
+                          "%s: no idx file: magic number 0x%02x%02x%02x%02x, expected 0x0000080N",
                           source_name(source), bytes[0], bytes[1], bytes[2], bytes[3]);
     if (bytes[2] != TYPE_BYTES)
         return errbuf_set(err, STATUS_FORMAT, "%s: idx values of type 0x%02x, expected 0x08 (unsigned bytes)",
@@ -60,7 +61,8 @@ static int read_header(struct source *source, struct header *header, struct errb
     overflow |= __builtin_mul_overflow(header->items, header->width, &total);
     overflow |= __builtin_add_overflow(total, header->bytes, &total);
     if (overflow)
-        return errbuf_set(err, STATUS_FORMAT, "%s: the idx header claims %lld items of more bytes than any file has",
+        return errbuf_set(err, STATUS_FORMAT,
+                          "%s: the idx header claims %lld items of more bytes than any file has",
                           source_name(source), (long long)header->items);
     return 0;
 }
@@ -196,8 +198,8 @@ static int parse_labels(struct source *labels, struct loader_rows *rows, struct 
     return 0;
 }
 
-int idx_parse(struct source *images, struct source *labels, const struct loader_input *input, struct loader_rows *rows,
-              struct errbuf *err)
+int idx_parse(struct source *images, struct source *labels, const struct loader_input *input,
+              struct loader_rows *rows, struct errbuf *err)
 {
     int rc = parse_images(images, input, rows, err);
     if (rc == 0 && labels)

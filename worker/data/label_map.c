@@ -106,7 +106,8 @@ static int learn_fixed(struct dataset_transform *transform, int64_t classes, con
 
 static int too_many(const struct loader_rows *rows, int64_t r, struct errbuf *err)
 {
-    return label_error(rows, r, err, "is the %dth different one: are these targets of a regression (model.loss: mse)?",
+    return label_error(rows, r, err,
+                       "is the %dth different one: are these targets of a regression (model.loss: mse)?",
                        LABEL_CLASSES_MAX + 1);
 }
 

@@ -11,9 +11,9 @@ struct loader_rows;
 
 enum { LABEL_CLASSES_MAX = 65536 };
 
-/* Fills classes, class_values, class_names from all rows of the training file (also those that a split will take for
- * validation: a rare class must not be unknown there). note (cap note_bytes) gets the map when it is not the identity,
- * else "". */
+/* Fills classes, class_values, class_names from all rows of the training file (also those that a split will take
+ * for validation: a rare class must not be unknown there). note (cap note_bytes) gets the map when it is not the
+ * identity, else "". */
 int label_map_learn(struct dataset_transform *transform, const struct job *job, const struct loader_rows *rows,
                     char *note, int note_bytes, struct errbuf *err);
 /* labels[r] = class of row r. An unknown label is an error with file, line, label and what is allowed. */

@@ -1,6 +1,6 @@
-/* The libsvm (svmlight) text format: `label index:value index:value ... # comment`, indices ascending, from 1 unless
- * data.index_base is 0. Blank lines and comment lines are read over; a bare label is a row of zeros; `qid:N` is read
- * over and counted. */
+/* The libsvm (svmlight) text format: `label index:value index:value ... # comment`, indices ascending, from 1
+ * unless data.index_base is 0. Blank lines and comment lines are read over; a bare label is a row of zeros; `qid:N`
+ * is read over and counted. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,8 +74,9 @@ static int check_index(const struct libsvm *svm, int64_t index)
                           "counts from 0)",
                           svm->name, (long long)svm->line, (long long)index, (long long)base);
     if (svm->limit > 0 && index - base >= svm->limit)
-        return errbuf_set(svm->err, STATUS_RANGE, "%s: line %lld: index %lld, but there are %lld features (%lld..%lld)",
-                          svm->name, (long long)svm->line, (long long)index, (long long)svm->limit, (long long)base,
+        return errbuf_set(svm->err, STATUS_RANGE,
+                          "%s: line %lld: index %lld, but there are %lld features (%lld..%lld)", svm->name,
+                          (long long)svm->line, (long long)index, (long long)svm->limit, (long long)base,
                           (long long)(svm->limit - 1 + base));
     int64_t row_first = svm->rows->sparse_first[svm->rows->rows];
     if (svm->entries > row_first && svm->rows->sparse_column[svm->entries - 1] >= index - base)
@@ -104,8 +105,7 @@ static int store_feature(struct libsvm *svm, const char *token, size_t count)
         return token_error(svm, token, count, "is not index:value with an index below 2147483647");
     enum number_result result = number_parse(svm->c_locale, colon + 1, rest, &value);
     if (result != NUMBER_OK)
-        return token_error(svm, token, count,
-                           result == NUMBER_EMPTY ? "has no value" : number_reason(result));
+        return token_error(svm, token, count, result == NUMBER_EMPTY ? "has no value" : number_reason(result));
     int rc = check_index(svm, index);
     if (rc)
         return rc;
@@ -149,8 +149,8 @@ static int parse_line(struct libsvm *svm, const char *at, const char *end)
         return 0;
     enum number_result result = number_parse(svm->c_locale, token, count, &label);
     if (result != NUMBER_OK)
-        return token_error(svm, token, count, result == NUMBER_LARGE ? "as a label is too large"
-                                                                     : "as a label is not a number");
+        return token_error(svm, token, count,
+                           result == NUMBER_LARGE ? "as a label is too large" : "as a label is not a number");
     int rc = grow_rows(svm);
     if (rc)
         return rc;

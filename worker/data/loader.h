@@ -39,11 +39,11 @@ int loader_resize(void *array, int64_t count, size_t item_bytes);
 struct loader_input {
     const struct job *job;
     const struct job_data_files *files;
-    const char *folder;    /* paths are relative to it; "": the current one */
-    int64_t features;      /* 0: learn the width from the file; else the width it must have or fit in */
-    int64_t index_base;    /* libsvm */
-    int labels_optional;   /* predict: a file set without labels is fine */
-    int classification;    /* labels are classes, not regression targets */
+    const char *folder;  /* paths are relative to it; "": the current one */
+    int64_t features;    /* 0: learn the width from the file; else the width it must have or fit in */
+    int64_t index_base;  /* libsvm */
+    int labels_optional; /* predict: a file set without labels is fine */
+    int classification;  /* labels are classes, not regression targets */
 };
 
 struct loader_ops {
@@ -59,9 +59,10 @@ extern const struct loader_ops loader_idx, loader_csv, loader_libsvm, loader_npy
 const struct loader_ops *loader_find(enum job_data_kind kind);
 
 /* The parsers, on any source (fuzzing gives memory). */
-int idx_parse(struct source *images, struct source *labels, const struct loader_input *input, struct loader_rows *rows,
-              struct errbuf *err); /* labels NULL: none */
-int csv_parse(struct source *source, const struct loader_input *input, struct loader_rows *rows, struct errbuf *err);
+int idx_parse(struct source *images, struct source *labels, const struct loader_input *input,
+              struct loader_rows *rows, struct errbuf *err); /* labels NULL: none */
+int csv_parse(struct source *source, const struct loader_input *input, struct loader_rows *rows,
+              struct errbuf *err);
 int libsvm_parse(struct source *source, const struct loader_input *input, struct loader_rows *rows,
                  struct errbuf *err);
 

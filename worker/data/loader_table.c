@@ -9,8 +9,11 @@ static const struct {
     enum job_data_kind kind;
     const struct loader_ops *ops;
 } loaders[] = {
-    {JOB_DATA_IDX, &loader_idx}, {JOB_DATA_CSV, &loader_csv},             {JOB_DATA_LIBSVM, &loader_libsvm},
-    {JOB_DATA_NPY, &loader_npy}, {JOB_DATA_SYNTHETIC, &loader_synthetic},
+    {JOB_DATA_IDX, &loader_idx},
+    {JOB_DATA_CSV, &loader_csv},
+    {JOB_DATA_LIBSVM, &loader_libsvm},
+    {JOB_DATA_NPY, &loader_npy},
+    {JOB_DATA_SYNTHETIC, &loader_synthetic},
 };
 
 const struct loader_ops *loader_find(enum job_data_kind kind)

@@ -1,4 +1,5 @@
-/* Numbers in text files, read the same under every locale. A locale_t of the C locale is passed, made once a file. */
+/* Numbers in text files, read the same under every locale. A locale_t of the C locale is passed, made once a file.
+ */
 #ifndef SHOAL_DATA_NUMBER_H
 #define SHOAL_DATA_NUMBER_H
 
@@ -19,7 +20,8 @@ locale_t number_locale_create(void); /* freelocale when done; (locale_t)0: out o
 enum number_result number_parse(locale_t c_locale, const char *text, size_t count, double *value);
 /* Why it was refused, after the quoted text: "is not a number". */
 const char *number_reason(enum number_result result);
-/* Copies text for a message: at most 40 bytes, unprintable ones as '?', "..." behind when cut. Returns out (cap 48). */
+/* Copies text for a message: at most 40 bytes, unprintable ones as '?', "..." behind when cut. Returns out (cap
+ * 48). */
 const char *number_quote(const char *text, size_t count, char out[48]);
 
 #endif

@@ -105,7 +105,8 @@ int source_open(struct source **out, const char *folder, const char *path, struc
     free(name);
     if (rc)
         return rc;
-    source->fd = open(source->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block before it is refused */
+    source->fd =
+        open(source->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block before it is refused */
     if (source->fd < 0 || fstat(source->fd, &status) != 0) {
         rc = errbuf_set(err, STATUS_IO, "%s: cannot open: %s", source->name, strerror(errno));
         goto close;

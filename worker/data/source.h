@@ -12,7 +12,8 @@ struct source;
 /* STATUS_IO: cannot be opened, or is no regular file. */
 int source_open(struct source **source, const char *folder, const char *path, struct errbuf *err);
 /* bytes and name borrowed. */
-int source_open_memory(struct source **source, const char *name, const void *bytes, size_t count, struct errbuf *err);
+int source_open_memory(struct source **source, const char *name, const void *bytes, size_t count,
+                       struct errbuf *err);
 void source_close(struct source *source); /* takes NULL */
 const char *source_name(const struct source *source);
 int source_is_gzip(const struct source *source);

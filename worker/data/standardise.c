@@ -12,7 +12,7 @@
 struct columns {
     const struct loader_rows *rows;
     double byte_value[256];
-    double *row;          /* features: the row at hand */
+    double *row; /* features: the row at hand */
     double *lowest, *highest, *present;
 };
 
@@ -117,8 +117,8 @@ int standardise_learn(struct dataset_transform *transform, const struct loader_r
     learn_means(&columns, chosen, count, transform->mean);
     for (int64_t j = 0; j < rows->features; j++)
         if (columns.present[j] == 0) {
-            rc = errbuf_set(err, STATUS_FORMAT, "feature %lld (from 1): empty in every training row, it has no mean",
-                            (long long)j + 1);
+            rc = errbuf_set(err, STATUS_FORMAT,
+                            "feature %lld (from 1): empty in every training row, it has no mean", (long long)j + 1);
             goto close;
         }
     if (with_deviation)

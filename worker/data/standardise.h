@@ -9,8 +9,8 @@ struct errbuf;
 struct loader_rows;
 
 /* From rows chosen[0..count) (NULL: all), whose values are divided already except bytes, which transform->divide
- * divides. A column that is constant has deviation 1. Empty cells (NaN) are left out of the mean and count as the mean
- * in the deviation. with_deviation 0: only the mean, to fill empty cells with. */
+ * divides. A column that is constant has deviation 1. Empty cells (NaN) are left out of the mean and count as the
+ * mean in the deviation. with_deviation 0: only the mean, to fill empty cells with. */
 int standardise_learn(struct dataset_transform *transform, const struct loader_rows *rows, const int64_t *chosen,
                       int64_t count, int with_deviation, struct errbuf *err);
 

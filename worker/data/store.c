@@ -24,10 +24,11 @@ static int not_finite(const struct loader_rows *rows, int64_t r, int64_t j, doub
     char place[320];
     label_place(rows, r, place, sizeof place);
     if (isnan(value))
-        return errbuf_set(err, STATUS_FORMAT, "%s: feature %lld (from 1) is empty and no mean is known for it", place,
-                          (long long)j + 1);
-    return errbuf_set(err, STATUS_RANGE, "%s: feature %lld (from 1) is %g after scaling, too large for a 32-bit float",
-                      place, (long long)j + 1, value);
+        return errbuf_set(err, STATUS_FORMAT, "%s: feature %lld (from 1) is empty and no mean is known for it",
+                          place, (long long)j + 1);
+    return errbuf_set(err, STATUS_RANGE,
+                      "%s: feature %lld (from 1) is %g after scaling, too large for a 32-bit float", place,
+                      (long long)j + 1, value);
 }
 
 static int copy_doubles(double **out, const double *from, int64_t count)
@@ -104,8 +105,8 @@ static int take_sparse(struct store *store, struct loader_rows *rows, const stru
     return 0;
 }
 
-static int take_labels(struct store *store, const struct loader_rows *rows, const struct dataset_transform *transform,
-                       struct errbuf *err)
+static int take_labels(struct store *store, const struct loader_rows *rows,
+                       const struct dataset_transform *transform, struct errbuf *err)
 {
     size_t count = (size_t)rows->rows;
     if (!rows->labels)

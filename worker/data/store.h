@@ -1,6 +1,6 @@
-/* Rows in the form they are read from for good: bytes with a table, float32, or sparse float32, scaled and standardised
- * already where the form allows. Shared by the data sets that a split makes; the count is not atomic, since data sets
- * are made and destroyed by one thread. Reading is for any thread. */
+/* Rows in the form they are read from for good: bytes with a table, float32, or sparse float32, scaled and
+ * standardised already where the form allows. Shared by the data sets that a split makes; the count is not atomic,
+ * since data sets are made and destroyed by one thread. Reading is for any thread. */
 #ifndef SHOAL_DATA_STORE_H
 #define SHOAL_DATA_STORE_H
 
@@ -29,8 +29,8 @@ struct store {
     float *targets;  /* regression */
 };
 
-/* Takes the feature arrays out of rows (they are empty afterwards, also on failure only to be closed) and the labels
- * through the transform. STATUS_FORMAT when a value is not finite as a float32. */
+/* Takes the feature arrays out of rows (they are empty afterwards, also on failure only to be closed) and the
+ * labels through the transform. STATUS_FORMAT when a value is not finite as a float32. */
 int store_create(struct store **store, struct loader_rows *rows, const struct dataset_transform *transform,
                  struct account *account, struct errbuf *err);
 struct store *store_share(struct store *store);

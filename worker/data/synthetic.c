@@ -1,6 +1,6 @@
-/* Gaussian clusters for tries and benchmarks without a file: class centres N(0, 4), samples around them N(0, 1), row i
- * of class i mod classes. For regression the target is a fixed random combination of the features plus N(0, 0.01).
- * Made from data.synthetic.seed alone. */
+/* Gaussian clusters for tries and benchmarks without a file: class centres N(0, 4), samples around them N(0, 1),
+ * row i of class i mod classes. For regression the target is a fixed random combination of the features plus N(0,
+ * 0.01). Made from data.synthetic.seed alone. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* struct dataset_transform as the JSON text of a model file's __metadata__, and back. The text may come from anyone, so
- * every field is checked. Numbers have 17 significant digits: they come back with the same bits. */
+/* struct dataset_transform as the JSON text of a model file's __metadata__, and back. The text may come from
+ * anyone, so every field is checked. Numbers have 17 significant digits: they come back with the same bits. */
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -49,11 +49,13 @@ char *dataset_transform_to_json(const struct dataset_transform *transform)
         failed |= json_object_set_new(root, "class_values",
                                       array_of_doubles(transform->class_values, transform->classes));
     if (transform->class_names)
-        failed |= json_object_set_new(root, "class_names", array_of_names(transform->class_names, transform->classes));
+        failed |=
+            json_object_set_new(root, "class_names", array_of_names(transform->class_names, transform->classes));
     if (transform->mean)
         failed |= json_object_set_new(root, "mean", array_of_doubles(transform->mean, transform->features));
     if (transform->deviation)
-        failed |= json_object_set_new(root, "deviation", array_of_doubles(transform->deviation, transform->features));
+        failed |=
+            json_object_set_new(root, "deviation", array_of_doubles(transform->deviation, transform->features));
     if (!failed)
         text = json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(root);

@@ -95,8 +95,9 @@ static void bytes_are_standardised_after_division(void **state)
     load_ok(f);
     struct job_data_files files = f->job.data.train;
     files.labels = "";
-    assert_int_equal(dataset_load_with(&unlabelled, &f->job, &files, f->folder, NULL, &f->set.transform, &f->account,
-                                       &f->err), 0);
+    assert_int_equal(
+        dataset_load_with(&unlabelled, &f->job, &files, f->folder, NULL, &f->set.transform, &f->account, &f->err),
+        0);
     int32_t label[3];
     float target[3];
     assert_false(dataset_has_labels(unlabelled));
@@ -226,7 +227,8 @@ static void the_transform_comes_back_from_json_with_its_bits(void **state)
     free(again);
     free(json);
     struct dataset *same;
-    assert_int_equal(dataset_load_with(&same, &f->job, &f->job.data.train, NULL, NULL, &back, &f->account, &f->err), 0);
+    assert_int_equal(dataset_load_with(&same, &f->job, &f->job.data.train, NULL, NULL, &back, &f->account, &f->err),
+                     0);
     int32_t labels[569], same_labels[569];
     float *x = read_all(f->set.train, labels, NULL), *y = read_all(same, same_labels, NULL);
     assert_memory_equal(x, y, 569 * 30 * sizeof *x);
@@ -342,11 +344,16 @@ static void npy_arrays_are_read_whatever_their_type(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(standardised_columns_have_mean_0_and_deviation_1), TEST(constant_columns_become_zero),
-        TEST(bytes_are_standardised_after_division),            TEST(a_fraction_is_split_off_by_the_seed),
-        TEST(paths_are_relative_to_the_data_folder),            TEST(synthetic_clusters_depend_on_their_seed_alone),
-        TEST(the_transform_comes_back_from_json_with_its_bits), TEST(a_bad_transform_is_refused),
-        TEST(npy_arrays_are_read_whatever_their_type),          TEST(values_that_overflow_by_scaling_are_refused),
+        TEST(standardised_columns_have_mean_0_and_deviation_1),
+        TEST(constant_columns_become_zero),
+        TEST(bytes_are_standardised_after_division),
+        TEST(a_fraction_is_split_off_by_the_seed),
+        TEST(paths_are_relative_to_the_data_folder),
+        TEST(synthetic_clusters_depend_on_their_seed_alone),
+        TEST(the_transform_comes_back_from_json_with_its_bits),
+        TEST(a_bad_transform_is_refused),
+        TEST(npy_arrays_are_read_whatever_their_type),
+        TEST(values_that_overflow_by_scaling_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

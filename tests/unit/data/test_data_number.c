@@ -26,11 +26,22 @@ static void plain_decimal_numbers_are_read(void **state)
     static const struct {
         const char *text;
         double value;
-    } good[] = {{"0", 0},         {"-0", -0.0},       {"+1", 1},         {"12.5", 12.5},
-                {".5", .5},       {"5.", 5},          {" \t7 ", 7},      {"1e3", 1000},
-                {"1E+3", 1000},   {"-2.5e-3", -2.5e-3}, {"1e-400", 0},   {"12345678901.23", 12345678901.23},
-                {"0.1", 0.1},     {"1.234567890123456e10", 1.234567890123456e10},
-                {"00000000000000000000000012", 12}, {"0.000000000000000000000000000001", 1e-30},
+    } good[] = {{"0", 0},
+                {"-0", -0.0},
+                {"+1", 1},
+                {"12.5", 12.5},
+                {".5", .5},
+                {"5.", 5},
+                {" \t7 ", 7},
+                {"1e3", 1000},
+                {"1E+3", 1000},
+                {"-2.5e-3", -2.5e-3},
+                {"1e-400", 0},
+                {"12345678901.23", 12345678901.23},
+                {"0.1", 0.1},
+                {"1.234567890123456e10", 1.234567890123456e10},
+                {"00000000000000000000000012", 12},
+                {"0.000000000000000000000000000001", 1e-30},
                 {"123456789012345678901234567890", 123456789012345678901234567890.0}};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         double value = 99;
@@ -42,9 +53,9 @@ static void plain_decimal_numbers_are_read(void **state)
 static void everything_else_is_refused(void **state)
 {
     (void)state;
-    static const char *const garbage[] = {"nan",  "NaN", "inf",   "-Infinity", "0x10", "12abc", "1,5", "1 2",  "--1",
-                                          "+-1",  ".",   "+",     "e5",        "1e",   "1e+",   "1.2.3", "1_000", "\"1\"",
-                                          "1e5x", "1d3", "0x1p3", "one",       "1\xc2\xa0"};
+    static const char *const garbage[] = {
+        "nan", "NaN", "inf", "-Infinity", "0x10",  "12abc", "1,5",  "1 2", "--1",   "+-1", ".",        "+",
+        "e5",  "1e",  "1e+", "1.2.3",     "1_000", "\"1\"", "1e5x", "1d3", "0x1p3", "one", "1\xc2\xa0"};
     double value;
     for (size_t i = 0; i < sizeof garbage / sizeof garbage[0]; i++)
         if (parse(garbage[i], &value) != NUMBER_GARBAGE)
@@ -98,8 +109,10 @@ static void quoted_text_is_short_and_printable(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain_decimal_numbers_are_read),      cmocka_unit_test(everything_else_is_refused),
-        cmocka_unit_test(numbers_come_back_with_their_bits),   cmocka_unit_test(a_decimal_comma_locale_changes_nothing),
+        cmocka_unit_test(plain_decimal_numbers_are_read),
+        cmocka_unit_test(everything_else_is_refused),
+        cmocka_unit_test(numbers_come_back_with_their_bits),
+        cmocka_unit_test(a_decimal_comma_locale_changes_nothing),
         cmocka_unit_test(quoted_text_is_short_and_printable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -95,7 +95,9 @@ static void csv_structure_errors_have_their_place(void **state)
     use_text(f, JOB_DATA_CSV, "a,b\n1,2\n");
     load_fails(f, STATUS_FORMAT, "no rows", "header_lines 5", NULL);
     f->job.data.header_lines = 0;
-    use_text(f, JOB_DATA_CSV, "\xff\xfe" "1,2\n");
+    use_text(f, JOB_DATA_CSV,
+             "\xff\xfe"
+             "1,2\n");
     load_fails(f, STATUS_FORMAT, "UTF-16", NULL);
     use_text(f, JOB_DATA_CSV, "1,2,0\n1,2,\n");
     load_fails(f, STATUS_FORMAT, "line 2, column 3 of 3", "empty label", NULL);
@@ -217,10 +219,14 @@ static void gzip_text_is_found_by_content(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(csv_reads_quotes_crlf_and_blank_lines), TEST(csv_label_may_be_any_column),
-        TEST(csv_labels_may_be_text),                TEST(csv_structure_errors_have_their_place),
-        TEST(csv_empty_cells_may_be_zero_or_the_mean), TEST(libsvm_refuses_what_it_cannot_mean),
-        TEST(libsvm_width_may_be_given),             TEST(libsvm_standardises_the_zeros_too),
+        TEST(csv_reads_quotes_crlf_and_blank_lines),
+        TEST(csv_label_may_be_any_column),
+        TEST(csv_labels_may_be_text),
+        TEST(csv_structure_errors_have_their_place),
+        TEST(csv_empty_cells_may_be_zero_or_the_mean),
+        TEST(libsvm_refuses_what_it_cannot_mean),
+        TEST(libsvm_width_may_be_given),
+        TEST(libsvm_standardises_the_zeros_too),
         TEST(gzip_text_is_found_by_content),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
