@@ -193,6 +193,12 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
+/* Below this waking another thread costs more than it saves. */
+static int worth_sharing(int64_t m, int64_t n, int64_t k)
+{
+    return (double)m * (double)n * (double)k >= 1 << 20;
+}
+
 /* `length` in `parts` nearly equal pieces, multiples of the widest kernel's 16. */
 static int64_t piece(int64_t length, int64_t parts)
 {
@@ -205,13 +211,13 @@ static int64_t piece(int64_t length, int64_t parts)
  * side is above 512. Too little work to share stays whole. */
 void gemm_block_size(int64_t m, int64_t n, int64_t k, int64_t *block_m, int64_t *block_n)
 {
-    enum { SHARE_FROM = 1 << 20, NARROW = 32, SIDE_MAX = 512, SIDE_MIN = 32 };
+    enum { NARROW = 32, SIDE_MAX = 512, SIDE_MIN = 32 };
     int64_t parts_m = 1, parts_n = 1;
     *block_m = m > 0 ? m : 1;
     *block_n = n > 0 ? n : 1;
     if (n <= NARROW && m > 96) /* OpenBLAS's kernel without packing takes a narrow c up to about 100 rows */
         *block_m = 64;
-    if ((double)m * (double)n * (double)k < SHARE_FROM)
+    if (!worth_sharing(m, n, k))
         return;
     while (parts_m * parts_n < 4 || *block_m > SIDE_MAX || *block_n > SIDE_MAX) {
         if (*block_n >= *block_m && *block_n >= 2 * SIDE_MIN)
@@ -261,7 +267,7 @@ void gemm(struct pool *pool, int trans_a, int trans_b, int64_t m, int64_t n, int
     gemm_block_size(m, n, k, &call.block_m, &call.block_n);
     call.blocks_n = ceil_div(n, call.block_n);
     int64_t blocks = ceil_div(m, call.block_m) * call.blocks_n;
-    if (pool != NULL && blocks > 1) {
+    if (pool != NULL && blocks > 1 && worth_sharing(m, n, k)) {
         pool_for(pool, blocks, run_block, &call);
         return;
     }

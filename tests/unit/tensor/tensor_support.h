@@ -17,7 +17,8 @@ void test_fill(float *x, int64_t count, float width, uint32_t salt);
 float *test_array(int64_t count, int offset);
 void test_release(float *array, int offset);
 
-/* Bits, not values: -0 differs from 0 and NaN equals itself. */
+/* Bits, not values: -0 differs from 0. Any NaN equals any other: which operand's sign it takes is the compiler's
+ * choice. */
 void assert_same_bits(const float *a, const float *b, int64_t count);
 void assert_near(double got, double expected, double tolerance);
 
