@@ -25,9 +25,9 @@ void activation_forward(enum activation kind, struct pool *pool, const float *x,
  * NULL), none neither. dx may be dy. relu's derivative at 0 is 0. */
 void activation_backward(enum activation kind, struct pool *pool, const float *x, const float *y, const float *dy,
                          float *dx, int64_t count);
-/* Keep with probability 1-p: u = rng_uniform(seed, RNG_SITE_DROPOUT + layer, step, element), kept where u >= p, kept
- * values times 1/(1-p). first_element: index of x[0] in the global mini-batch's (samples, width) array. y may be x.
- * Backward is the same call on dy. p = 0 copies. */
+/* Keep with probability 1-p: u = rng_uniform(seed, RNG_SITE_DROPOUT + layer, step, element), kept where u >= p,
+ * kept values times 1/(1-p). first_element: index of x[0] in the global mini-batch's (samples, width) array. y may
+ * be x. Backward is the same call on dy. p = 0 copies. */
 void dropout_apply(struct pool *pool, double p, uint64_t seed, uint32_t layer, uint32_t step, int64_t first_element,
                    const float *x, float *y, int64_t count);
 

@@ -262,8 +262,8 @@ void gemm(struct pool *pool, int trans_a, int trans_b, int64_t m, int64_t n, int
             memset(c, 0, (size_t)m * (size_t)n * sizeof *c);
         return;
     }
-    struct gemm_call call = {.trans_a = trans_a, .trans_b = trans_b, .m = m, .n = n, .k = k,
-                             .a = a, .b = b, .beta = beta, .c = c};
+    struct gemm_call call = {
+        .trans_a = trans_a, .trans_b = trans_b, .m = m, .n = n, .k = k, .a = a, .b = b, .beta = beta, .c = c};
     gemm_block_size(m, n, k, &call.block_m, &call.block_n);
     call.blocks_n = ceil_div(n, call.block_n);
     int64_t blocks = ceil_div(m, call.block_m) * call.blocks_n;

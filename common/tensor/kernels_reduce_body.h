@@ -1,20 +1,20 @@
 /* See kernels_table_body.h. */
 
-static void kernel_reduce_add(float *acc, const float *x, int64_t count)
+KERNEL_STREAM static void kernel_reduce_add(float *acc, const float *x, int64_t count)
 {
     KERNEL_LOOP
     for (int64_t i = 0; i < count; i++)
         acc[i] += x[i];
 }
 
-static void add_2(float *acc, const float *a, const float *b, int64_t count)
+KERNEL_STREAM static void add_2(float *acc, const float *a, const float *b, int64_t count)
 {
     KERNEL_LOOP
     for (int64_t i = 0; i < count; i++)
         acc[i] = (acc[i] + a[i]) + b[i];
 }
 
-static void add_4(float *acc, const float *const *s, int64_t at, int64_t count)
+KERNEL_STREAM static void add_4(float *acc, const float *const *s, int64_t at, int64_t count)
 {
     const float *a = s[0] + at, *b = s[1] + at, *c = s[2] + at, *d = s[3] + at;
     KERNEL_LOOP
@@ -23,14 +23,14 @@ static void add_4(float *acc, const float *const *s, int64_t at, int64_t count)
 }
 
 /* acc = a + b: saves reading acc back when the first source is copied. */
-static void set_2(float *acc, const float *a, const float *b, int64_t count)
+KERNEL_STREAM static void set_2(float *acc, const float *a, const float *b, int64_t count)
 {
     KERNEL_LOOP
     for (int64_t i = 0; i < count; i++)
         acc[i] = a[i] + b[i];
 }
 
-static void set_4(float *acc, const float *const *s, int64_t at, int64_t count)
+KERNEL_STREAM static void set_4(float *acc, const float *const *s, int64_t at, int64_t count)
 {
     const float *a = s[0] + at, *b = s[1] + at, *c = s[2] + at, *d = s[3] + at;
     KERNEL_LOOP
@@ -39,7 +39,8 @@ static void set_4(float *acc, const float *const *s, int64_t at, int64_t count)
 }
 
 /* Leaves the number of sources used. */
-static int set_tile(float *acc, const float *const *sources, int sources_count, int64_t at, int64_t count)
+KERNEL_STREAM static int set_tile(float *acc, const float *const *sources, int sources_count, int64_t at,
+                                  int64_t count)
 {
     if (sources_count >= 4) {
         set_4(acc, sources, at, count);
@@ -55,8 +56,8 @@ static int set_tile(float *acc, const float *const *sources, int sources_count, 
 
 enum { REDUCE_TILE = 4096 }; /* floats of acc that stay in the first cache while all sources pass */
 
-static void kernel_reduce_add_many(float *acc, const float *const *sources, int sources_count, int first,
-                                   int64_t count)
+KERNEL_STREAM static void kernel_reduce_add_many(float *acc, const float *const *sources, int sources_count,
+                                                 int first, int64_t count)
 {
     if (sources_count == 0)
         return;
@@ -72,7 +73,7 @@ static void kernel_reduce_add_many(float *acc, const float *const *sources, int 
     }
 }
 
-static void kernel_reduce_scale(float *acc, float factor, int64_t count)
+KERNEL_STREAM static void kernel_reduce_scale(float *acc, float factor, int64_t count)
 {
     KERNEL_LOOP
     for (int64_t i = 0; i < count; i++)

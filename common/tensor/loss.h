@@ -3,7 +3,8 @@
  *
  * *loss_sum = sum over rows in double, in order of rows (not divided by their number). The gradient (NULL: not
  * wanted) is that of loss_sum times `scale`, computed in double and rounded once to float32; it may be the logits'
- * or outputs' own array. A padded row has no loss, a zero gradient, and is not counted. counted, correct: NULL ok. */
+ * or outputs' own array. A padded row has no loss, a zero gradient, and is not counted. counted, correct: NULL ok.
+ */
 #ifndef SHOAL_TENSOR_LOSS_H
 #define SHOAL_TENSOR_LOSS_H
 

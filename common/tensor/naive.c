@@ -95,8 +95,7 @@ void naive_softmax_rows(const float *logits, float *probabilities, int64_t rows,
 }
 
 void naive_softmax_cross_entropy(const float *logits, const int32_t *labels, int64_t rows, int64_t classes,
-                                 double scale, double *loss_sum, float *dlogits, int64_t *correct,
-                                 int64_t *counted)
+                                 double scale, double *loss_sum, float *dlogits, int64_t *correct, int64_t *counted)
 {
     *loss_sum = 0.0;
     *correct = *counted = 0;

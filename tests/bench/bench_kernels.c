@@ -1,5 +1,5 @@
-/* bench_kernels [rounds]: speed of the tensor kernels against bare references. All contestants of a table take turns
- * in every round. Printed: the best and the median rate; the median over the rounds of the ratio to the first
+/* bench_kernels [rounds]: speed of the tensor kernels against bare references. All contestants of a table take
+ * turns in every round. Printed: the best and the median rate; the median over the rounds of the ratio to the first
  * contestant in the same round, and in brackets that ratio's lower and upper quartile. */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -202,9 +202,12 @@ static void run_norm_stats(struct bench *b)
 
 static void bench_elements(struct bench *b)
 {
-    struct contestant all[] = {{"relu", run_relu, SMALL, 20},           {"gelu", run_gelu, SMALL, 20},
-                               {"gelu_tanh", run_gelu_tanh, SMALL, 20}, {"tanh", run_tanh, SMALL, 20},
-                               {"dropout", run_dropout, SMALL, 20},     {"softmax, 1024 classes", run_softmax, SMALL, 20},
+    struct contestant all[] = {{"relu", run_relu, SMALL, 20},
+                               {"gelu", run_gelu, SMALL, 20},
+                               {"gelu_tanh", run_gelu_tanh, SMALL, 20},
+                               {"tanh", run_tanh, SMALL, 20},
+                               {"dropout", run_dropout, SMALL, 20},
+                               {"softmax, 1024 classes", run_softmax, SMALL, 20},
                                {"batch_norm_stats, 32 x 512", run_norm_stats, SMALL, 20}};
     race(b, "16384 elements in the cache, one thread", "G/s", all, 7);
 }

@@ -16,7 +16,7 @@ struct shape {
 
 /* One block, several blocks, remainders in every direction, single rows and columns, narrow, deep. */
 static const struct shape shapes[] = {
-    {1, 1, 1},    {1, 17, 5},   {17, 1, 9},     {15, 16, 17},   {5, 3, 700},  {33, 10, 512},
+    {1, 1, 1},      {1, 17, 5},    {17, 1, 9},     {15, 16, 17},   {5, 3, 700},   {33, 10, 512},
     {128, 10, 300}, {130, 11, 64}, {127, 200, 65}, {100, 513, 40}, {32, 512, 98}, {600, 70, 33},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
@@ -61,7 +61,8 @@ static void products_are_the_slow_twins_within_rounding(void **state)
 static void thread_count_does_not_change_a_bit(void **state)
 {
     (void)state;
-    static const struct shape large[] = {{128, 512, 96}, {96, 700, 64}, {513, 80, 70}, {128, 10, 512}, {700, 700, 9}};
+    static const struct shape large[] = {
+        {128, 512, 96}, {96, 700, 64}, {513, 80, 70}, {128, 10, 512}, {700, 700, 9}};
     for (int threads = 1; threads <= 3; threads++) {
         struct pool *pool = pool_create(threads, 0);
         assert_non_null(pool);
