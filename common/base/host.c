@@ -3,7 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
+
+#include "base/clock.h"
 
 static int host_read_line(const char *path, char *line, size_t bytes)
 {
@@ -59,4 +62,13 @@ int64_t host_peak_rss_bytes(void)
 int64_t host_rss_bytes(void)
 {
     return host_status_bytes("VmRSS");
+}
+
+uint64_t host_incarnation(void)
+{
+    uint64_t life = 0;
+    if (getrandom(&life, sizeof(life), 0) != (ssize_t)sizeof(life)) {
+        life = (uint64_t)clock_realtime_ns() ^ (uint64_t)getpid() << 40;
+    }
+    return life ? life : 1;
 }

@@ -11,6 +11,9 @@ void host_id(char *id, size_t bytes);
 /* The host name, for people. */
 void host_name(char *name, size_t bytes);
 
+/* A random number that tells one life of a process from the next; never 0. */
+uint64_t host_incarnation(void);
+
 int64_t host_peak_rss_bytes(void); /* VmHWM of this process, 0 when it cannot be read */
 int64_t host_rss_bytes(void);      /* VmRSS */
 

@@ -1,0 +1,507 @@
+#include "owner/shard.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/account.h"
+#include "base/errbuf.h"
+#include "base/status.h"
+#include "cluster/canonical.h"
+#include "owner/shard_internal.h"
+
+enum { INLINE_BYTES = 32 << 10 }; /* smaller tasks cost less than handing them to a pool thread */
+
+static void on_async(uv_async_t *async);
+static void work_start(struct shard_range *range, enum range_work work);
+
+/* --- making and unmaking ------------------------------------------------------------------------------ */
+
+static int range_allocate(struct shard *shard, struct shard_range *range)
+{
+    const struct shard_options *options = &shard->options;
+    size_t bytes = (size_t)shard_range_bytes(range);
+    size_t ranks = (size_t)options->map->ranks;
+    if (options->hold_values || range->range->frozen) {
+        range->values = buf_create(bytes);
+        if (!range->values) {
+            return STATUS_NOMEM;
+        }
+        account_add(options->account, ACCOUNT_PARAMETERS, (int64_t)bytes);
+    }
+    if (range->range->frozen) {
+        return 0;
+    }
+    range->runs = calloc((size_t)range->range->runs, sizeof(*range->runs));
+    range->turn = calloc((size_t)range->range->runs, sizeof(*range->turn));
+    range->contributions = calloc(ranks, sizeof(*range->contributions));
+    range->visible = calloc(ranks, 1);
+    range->sums = buf_create(bytes);
+    if (!range->runs || !range->turn || !range->contributions || !range->visible || !range->sums) {
+        return STATUS_NOMEM;
+    }
+    account_add(options->account, ACCOUNT_GRADIENTS, (int64_t)bytes);
+    keymap_runs(options->map, range->range, range->runs);
+    for (int s = 0; s < shard->slots; s++) {
+        range->slots[s] = account_alloc(options->account, ACCOUNT_OPTIMIZER, bytes);
+        if (!range->slots[s]) {
+            return STATUS_NOMEM;
+        }
+    }
+    return 0;
+}
+
+static void range_free(struct shard *shard, struct shard_range *range)
+{
+    const struct shard_options *options = &shard->options;
+    size_t bytes = (size_t)shard_range_bytes(range);
+    if (range->values) {
+        account_add(options->account, ACCOUNT_PARAMETERS, -(int64_t)bytes);
+    }
+    if (range->sums) {
+        account_add(options->account, ACCOUNT_GRADIENTS, -(int64_t)bytes);
+    }
+    buf_release(range->values);
+    buf_release(range->sums);
+    for (int s = 0; s < shard->slots; s++) {
+        account_free(options->account, ACCOUNT_OPTIMIZER, range->slots[s], range->slots[s] ? bytes : 0);
+    }
+    free(range->runs);
+    free(range->turn);
+    free(range->contributions);
+    free(range->visible);
+}
+
+static int fill_ranges(struct shard *shard)
+{
+    const struct keymap *map = shard->options.map;
+    int64_t run = 0;
+    for (int r = 0; r < map->ranges_count; r++) {
+        shard->of_range[r] = -1;
+        if (shard->options.server >= 0 && map->ranges[r].server != shard->options.server) {
+            continue;
+        }
+        struct shard_range *range = &shard->ranges[shard->ranges_count];
+        range->shard = shard;
+        range->range = &map->ranges[r];
+        range->index = r;
+        range->squares = shard->squares + run;
+        range->finite = shard->finite + run;
+        range->runs_left = range->range->runs;
+        run += range->range->runs;
+        shard->of_range[r] = shard->ranges_count++;
+        shard->trainable_count += !range->range->frozen;
+        int status = range_allocate(shard, range);
+        if (status != 0) {
+            return status;
+        }
+    }
+    shard->runs_count = run;
+    return 0;
+}
+
+static int shard_allocate(struct shard *shard)
+{
+    const struct keymap *map = shard->options.map;
+    shard->ranges = calloc((size_t)map->ranges_count + 1, sizeof(*shard->ranges));
+    shard->of_range = calloc((size_t)map->ranges_count + 1, sizeof(int));
+    shard->squares = calloc((size_t)map->runs_count + 1, sizeof(double));
+    shard->finite = calloc((size_t)map->runs_count + 1, 1);
+    if (!shard->ranges || !shard->of_range || !shard->squares || !shard->finite) {
+        return STATUS_NOMEM;
+    }
+    return fill_ranges(shard);
+}
+
+int shard_create(struct shard **out, const struct shard_options *options, struct errbuf *err)
+{
+    struct shard *shard = calloc(1, sizeof(*shard));
+    if (!shard) {
+        return errbuf_set(err, STATUS_NOMEM, "shard: out of memory");
+    }
+    shard->options = *options;
+    shard->slots = options->hold_values ? options->optimizer->slots(&options->params) : 0;
+    pthread_mutex_init(&shard->lock, NULL);
+    pthread_cond_init(&shard->idle, NULL);
+    shard->async = malloc(sizeof(*shard->async));
+    if (!shard->async || uv_async_init(options->loop, shard->async, on_async) != 0) {
+        free(shard->async);
+        shard->async = NULL;
+        shard_destroy(shard);
+        return errbuf_set(err, STATUS_NOMEM, "shard: no async handle");
+    }
+    shard->async->data = shard;
+    int status = shard_allocate(shard);
+    if (status != 0) {
+        shard_destroy(shard);
+        return errbuf_set(err, status, "shard: out of memory for %lld elements",
+                          (long long)keymap_server_elements(options->map, options->server));
+    }
+    *out = shard;
+    return 0;
+}
+
+static void on_async_closed(uv_handle_t *handle)
+{
+    free(handle);
+}
+
+static void contribution_end(struct shard *shard, struct shard_range *range, int rank, int status)
+{
+    struct contribution *c = &range->contributions[rank];
+    if (!c->message) {
+        return;
+    }
+    void *token = c->token;
+    account_add(shard->options.account, ACCOUNT_BUFFERS, -shard_range_bytes(range));
+    shard->held_bytes -= shard_range_bytes(range);
+    buf_release(c->message);
+    c->message = NULL;
+    c->token = NULL;
+    shard->options.ops.added(shard->options.ops.context, token, status);
+}
+
+static void drop_contributions(struct shard *shard, struct shard_range *range, int status)
+{
+    for (int rank = 0; range->contributions && rank < shard->options.map->ranks; rank++) {
+        contribution_end(shard, range, rank, status);
+    }
+}
+
+void shard_destroy(struct shard *shard)
+{
+    if (!shard) {
+        return;
+    }
+    pthread_mutex_lock(&shard->lock);
+    while (shard->tasks_running > 0) {
+        pthread_cond_wait(&shard->idle, &shard->lock);
+    }
+    pthread_mutex_unlock(&shard->lock);
+    for (int i = 0; i < shard->ranges_count; i++) {
+        drop_contributions(shard, &shard->ranges[i], STATUS_CLOSED);
+        range_free(shard, &shard->ranges[i]);
+    }
+    if (shard->async) {
+        uv_close((uv_handle_t *)shard->async, on_async_closed);
+    }
+    pthread_cond_destroy(&shard->idle);
+    pthread_mutex_destroy(&shard->lock);
+    free(shard->ranges);
+    free(shard->of_range);
+    free(shard->squares);
+    free(shard->finite);
+    free(shard);
+}
+
+/* --- tasks -------------------------------------------------------------------------------------------- */
+
+static void task_run(struct pool_task *task)
+{
+    struct shard_range *range = (struct shard_range *)task;
+    struct shard *shard = range->shard;
+    shard_work_run(range);
+    pthread_mutex_lock(&shard->lock);
+    range->next_done = shard->done;
+    shard->done = range;
+    shard->tasks_running--;
+    /* Under the lock: shard_destroy may free the shard as soon as it can take it. */
+    uv_async_send(shard->async);
+    pthread_cond_signal(&shard->idle);
+    pthread_mutex_unlock(&shard->lock);
+}
+
+static void range_reset(struct shard_range *range)
+{
+    int ranks = range->shard->options.map->ranks;
+    memset(range->turn, 0, (size_t)range->range->runs * sizeof(*range->turn));
+    memset(range->visible, 0, (size_t)ranks);
+    memset(range->contributions, 0, (size_t)ranks * sizeof(*range->contributions));
+    range->runs_left = range->range->runs;
+    range->phase = RANGE_IDLE;
+    range->abort_next = 0;
+    range->news = 0;
+}
+
+static void range_finish(struct shard *shard, struct shard_range *range)
+{
+    range->clock++;
+    range_reset(range);
+    shard->options.ops.applied(shard->options.ops.context, range->index, range->clock);
+    if (++shard->finished_count == shard->trainable_count) {
+        shard->finished_count = 0;
+        shard->complete_count = 0;
+        shard->clock++;
+        shard->options.ops.finished(shard->options.ops.context, shard->clock);
+    }
+}
+
+static void range_abort(struct shard *shard, struct shard_range *range)
+{
+    drop_contributions(shard, range, STATUS_ABORTED);
+    range_reset(range);
+}
+
+static void range_complete(struct shard *shard, struct shard_range *range)
+{
+    range->phase = RANGE_COMPLETE;
+    shard->weight = 0;
+    for (int rank = 0; rank < shard->options.map->ranks; rank++) {
+        shard->weight += range->contributions[rank].weight;
+    }
+    shard->complete_count++;
+    int whole = shard->complete_count == shard->trainable_count;
+    if (whole) {
+        shard->options.ops.complete(shard->options.ops.context, range->clock + 1);
+    }
+    if (shard->options.eager) {
+        range_finish(shard, range);
+    }
+}
+
+/* A sum task is back: give back what it took everywhere, go on with what came meanwhile. */
+static void sum_done(struct shard *shard, struct shard_range *range)
+{
+    for (int rank = 0; rank < shard->options.map->ranks; rank++) {
+        if (range->contributions[rank].runs_taken == range->range->runs) {
+            contribution_end(shard, range, rank, STATUS_OK);
+        }
+    }
+    if (range->runs_left == 0) {
+        range_complete(shard, range);
+    } else if (range->news) {
+        work_start(range, WORK_SUM);
+    }
+}
+
+static void task_done(struct shard *shard, struct shard_range *range)
+{
+    range->busy = 0;
+    if (range->abort_next) {
+        range_abort(shard, range);
+    } else if (range->out_of_memory) {
+        work_start(range, range->work); /* waits for memory: nothing was done yet */
+    } else if (range->work == WORK_APPLY) {
+        range_finish(shard, range);
+    } else {
+        sum_done(shard, range);
+    }
+}
+
+static void on_async(uv_async_t *async)
+{
+    struct shard *shard = async->data;
+    pthread_mutex_lock(&shard->lock);
+    struct shard_range *range = shard->done;
+    shard->done = NULL;
+    pthread_mutex_unlock(&shard->lock);
+    while (range) {
+        struct shard_range *next = range->next_done;
+        task_done(shard, range);
+        range = next;
+    }
+}
+
+static void work_start(struct shard_range *range, enum range_work work)
+{
+    struct shard *shard = range->shard;
+    int ranks = shard->options.map->ranks;
+    range->work = work;
+    range->news = 0;
+    range->busy = 1;
+    for (int rank = 0; work == WORK_SUM && rank < ranks; rank++) {
+        const struct contribution *c = &range->contributions[rank];
+        range->visible[rank] = c->message != NULL && c->runs_taken < range->range->runs;
+    }
+    if (shard_range_bytes(range) <= INLINE_BYTES) {
+        shard_work_run(range);
+        if (!range->out_of_memory) {
+            task_done(shard, range);
+            return;
+        }
+    }
+    range->task.run = task_run;
+    pthread_mutex_lock(&shard->lock);
+    shard->tasks_running++;
+    pthread_mutex_unlock(&shard->lock);
+    pool_submit(shard->options.pool, &range->task);
+}
+
+/* --- what the owner is told --------------------------------------------------------------------------- */
+
+static struct shard_range *find(const struct shard *shard, int range)
+{
+    if (range < 0 || range >= shard->options.map->ranges_count || shard->of_range[range] < 0) {
+        return NULL;
+    }
+    return &shard->ranges[shard->of_range[range]];
+}
+
+/* Eager updates of a clock begin after the verdict of the one before, so that a snapshot falls between them. */
+static int is_held_back(const struct shard *shard, uint64_t clock)
+{
+    return shard->options.eager && clock > shard->verdict + 1;
+}
+
+int shard_push(struct shard *shard, const struct shard_push *push)
+{
+    struct shard_range *range = find(shard, push->range);
+    if (!range || range->range->frozen || push->rank < 0 || push->rank >= shard->options.map->ranks) {
+        return STATUS_UNKNOWN;
+    }
+    if (push->clock <= range->clock) {
+        return SHARD_REPEAT_DONE;
+    }
+    if (push->clock > range->clock + 1) {
+        return STATUS_RANGE;
+    }
+    if (shard->options.hold_values && !range->initialised) {
+        return STATUS_INVALID;
+    }
+    struct contribution *c = &range->contributions[push->rank];
+    if (c->arrived && !c->message) {
+        return SHARD_REPEAT_DONE;
+    }
+    if (c->arrived) {
+        void *old = c->token;
+        c->token = push->token;
+        shard->options.ops.added(shard->options.ops.context, old, STATUS_BUSY);
+        return SHARD_REPEAT_WAITING;
+    }
+    *c = (struct contribution){.message = buf_share(push->message), .data = push->data, .weight = push->weight,
+                               .token = push->token, .arrived = 1};
+    account_add(shard->options.account, ACCOUNT_BUFFERS, shard_range_bytes(range));
+    shard->held_bytes += shard_range_bytes(range);
+    range->phase = RANGE_SUMMING;
+    if (range->busy || is_held_back(shard, push->clock)) {
+        range->news = 1;
+    } else {
+        work_start(range, WORK_SUM);
+    }
+    return SHARD_TAKEN;
+}
+
+int shard_init_values(struct shard *shard, int index, const float *data)
+{
+    struct shard_range *range = find(shard, index);
+    if (!range) {
+        return STATUS_UNKNOWN;
+    }
+    if (range->initialised) {
+        return 0;
+    }
+    struct buf **target = range->values ? &range->values : &range->sums;
+    if (shard_make_sole(target, 0) != 0) {
+        return STATUS_NOMEM;
+    }
+    memcpy((*target)->data, data, (*target)->bytes);
+    range->initialised = 1;
+    shard->initialised_count++;
+    shard->options.ops.applied(shard->options.ops.context, index, range->clock);
+    return 0;
+}
+
+int shard_has_values(const struct shard *shard)
+{
+    return shard->initialised_count == shard->ranges_count;
+}
+
+void shard_next_step(struct shard *shard, const struct optimizer_step *step)
+{
+    shard->next_step = *step;
+}
+
+static void range_verdict(struct shard *shard, struct shard_range *range, enum shard_decision decision,
+                          const struct optimizer_step *step)
+{
+    if (decision == SHARD_ABORT) {
+        if (range->busy) {
+            range->abort_next = 1;
+        } else {
+            range_abort(shard, range);
+        }
+        return;
+    }
+    assert(range->phase == RANGE_COMPLETE && !range->busy);
+    if (decision == SHARD_SKIP || !shard->options.hold_values) {
+        range_finish(shard, range);
+        return;
+    }
+    range->phase = RANGE_APPLYING;
+    range->step = *step;
+    work_start(range, WORK_APPLY);
+}
+
+static void eager_verdict(struct shard *shard, uint64_t clock)
+{
+    shard->verdict = clock > shard->verdict ? clock : shard->verdict;
+    for (int i = 0; i < shard->ranges_count; i++) {
+        struct shard_range *range = &shard->ranges[i];
+        if (range->news && !range->busy && range->phase == RANGE_SUMMING) {
+            work_start(range, WORK_SUM);
+        }
+    }
+}
+
+int shard_verdict(struct shard *shard, uint64_t clock, enum shard_decision decision, const struct optimizer_step *step)
+{
+    if (shard->options.eager) {
+        eager_verdict(shard, clock);
+        return 0;
+    }
+    if (clock <= shard->clock || (clock == shard->verdict && decision != SHARD_ABORT)) {
+        return 0;
+    }
+    if (shard->trainable_count == 0) {
+        shard->clock = clock;
+        shard->options.ops.finished(shard->options.ops.context, clock);
+        return 0;
+    }
+    int whole = shard->complete_count == shard->trainable_count;
+    if (clock != shard->clock + 1 || (decision != SHARD_ABORT && !whole)) {
+        return STATUS_RANGE;
+    }
+    if (decision == SHARD_ABORT) {
+        shard->complete_count = 0;
+    } else {
+        shard->verdict = clock;
+    }
+    for (int i = 0; i < shard->ranges_count; i++) {
+        if (!shard->ranges[i].range->frozen) {
+            range_verdict(shard, &shard->ranges[i], decision, step);
+        }
+    }
+    return 0;
+}
+
+uint64_t shard_clock(const struct shard *shard, int range)
+{
+    const struct shard_range *r = find(shard, range);
+    return !r ? 0 : r->range->frozen ? UINT64_MAX : r->clock;
+}
+
+struct buf *shard_share(const struct shard *shard, int range)
+{
+    const struct shard_range *r = find(shard, range);
+    if (!r || !r->initialised) {
+        return NULL;
+    }
+    return buf_share(r->values ? r->values : r->sums);
+}
+
+int64_t shard_runs(const struct shard *shard)
+{
+    return shard->runs_count;
+}
+
+void shard_norms(const struct shard *shard, const double **squares, const uint8_t **finite, double *weight)
+{
+    *squares = shard->squares;
+    *finite = shard->finite;
+    *weight = shard->weight;
+}
+
+int64_t shard_held_bytes(const struct shard *shard)
+{
+    return shard->held_bytes;
+}

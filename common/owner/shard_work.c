@@ -1,0 +1,200 @@
+#include "owner/shard_internal.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/trace.h"
+#include "cluster/canonical.h"
+#include "tensor/reduce.h"
+
+enum { SOURCES_MAX = 64 };
+
+int64_t shard_range_bytes(const struct shard_range *range)
+{
+    return keymap_range_elements(range->range) * (int64_t)sizeof(float);
+}
+
+int shard_make_sole(struct buf **buf, int copy)
+{
+    if (buf_is_sole(*buf)) {
+        return 0;
+    }
+    struct buf *fresh = buf_create((*buf)->bytes);
+    if (!fresh) {
+        return STATUS_NOMEM;
+    }
+    if (copy) {
+        memcpy(fresh->data, (*buf)->data, fresh->bytes);
+    }
+    buf_release(*buf);
+    *buf = fresh;
+    return 0;
+}
+
+static int decays(const struct shard_range *range, const struct keymap_run *run)
+{
+    const struct keymap *map = range->shard->options.map;
+    return !map->table->tensors[map->keys[run->key].tensor].no_decay;
+}
+
+static void update_run(struct shard_range *range, int r)
+{
+    const struct shard_options *options = &range->shard->options;
+    const struct keymap_run *run = &range->runs[r];
+    int64_t at = run->begin - range->range->begin;
+    float *slots[OPTIMIZER_SLOTS_MAX];
+    for (int s = 0; s < range->shard->slots; s++) {
+        slots[s] = range->slots[s] + at;
+    }
+    options->optimizer->update(&options->params, &range->step, decays(range, run),
+                               (float *)range->values->data + at, (float *)range->sums->data + at, slots,
+                               run->end - run->begin);
+}
+
+static double weight_of(const struct shard_range *range)
+{
+    double weight = 0;
+    for (int rank = 0; rank < range->shard->options.map->ranks; rank++) {
+        weight += range->contributions[rank].weight;
+    }
+    return weight;
+}
+
+/* All turns of a run are taken: its norm, and in eager mode its update, while it is in the cache. */
+static void finish_run(struct shard_range *range, int r)
+{
+    const struct shard_options *options = &range->shard->options;
+    const struct keymap_run *run = &range->runs[r];
+    float *sums = (float *)range->sums->data + (run->begin - range->range->begin);
+    int finite = 1;
+    range->squares[r] = reduce_norm_squared(sums, run->end - run->begin, &finite);
+    range->finite[r] = (uint8_t)finite;
+    range->runs_left--;
+    if (options->eager && options->hold_values) {
+        range->step = range->shard->next_step;
+        range->step.grad_scale =
+            options->mean && !options->prescaled ? (float)(1.0 / weight_of(range)) : 1.0f;
+        update_run(range, r);
+    }
+}
+
+static const float *contribution_run(const struct shard_range *range, int rank, const struct keymap_run *run)
+{
+    return range->contributions[rank].data + (run->begin - range->range->begin);
+}
+
+/* A weight other than 1 multiplies the share where a mean or a sum of unscaled gradients is wanted. */
+static int is_weighted(const struct shard_range *range, int rank)
+{
+    return !range->shard->options.prescaled && range->shard->options.mean && range->contributions[rank].weight != 1;
+}
+
+static void take_one_weighted(struct shard_range *range, float *sums, const float *source, int turn, int rank,
+                              int64_t count)
+{
+    float weight = (float)range->contributions[rank].weight;
+    for (int64_t i = 0; i < count; i++) {
+        float x = weight * source[i];
+        sums[i] = turn == 0 ? x : sums[i] + x;
+    }
+}
+
+/* Takes the contributions whose turn it is, as many in a row as are here. */
+static void take_turns(struct shard_range *range, int r)
+{
+    const struct keymap_run *run = &range->runs[r];
+    int ranks = range->shard->options.map->ranks;
+    int64_t count = run->end - run->begin;
+    float *sums = (float *)range->sums->data + (run->begin - range->range->begin);
+    int turn = range->turn[r];
+    while (turn < ranks) {
+        const float *sources[SOURCES_MAX];
+        int first = turn;
+        int taken = 0;
+        int rank = canonical_rank_at(ranks, run->owner, turn);
+        while (turn < ranks && taken < SOURCES_MAX && range->visible[rank] && !is_weighted(range, rank)) {
+            sources[taken++] = contribution_run(range, rank, run);
+            range->contributions[rank].runs_taken++;
+            rank = canonical_rank_at(ranks, run->owner, ++turn);
+        }
+        if (taken > 0) {
+            reduce_add_many(sums, sources, taken, first == 0, count);
+        } else if (range->visible[rank] && turn < ranks) {
+            take_one_weighted(range, sums, contribution_run(range, rank, run), turn, rank, count);
+            range->contributions[rank].runs_taken++;
+            turn++;
+        } else {
+            break;
+        }
+    }
+    if (range->turn[r] < ranks && turn == ranks) {
+        range->turn[r] = (uint16_t)turn;
+        finish_run(range, r);
+    }
+    range->turn[r] = (uint16_t)turn;
+}
+
+/* median, trimmed_mean, plug-ins: all shares at once, when the last is here. */
+static void combine_all(struct shard_range *range)
+{
+    const struct shard_options *options = &range->shard->options;
+    int ranks = options->map->ranks;
+    const float *shares[ranks];
+    double weights[ranks];
+    for (int rank = 0; rank < ranks; rank++) {
+        if (!range->visible[rank]) {
+            return;
+        }
+        shares[rank] = range->contributions[rank].data;
+        weights[rank] = range->contributions[rank].weight;
+    }
+    options->aggregator->combine(&options->aggregator_params, shares, weights, ranks, range->sums->data,
+                                 keymap_range_elements(range->range));
+    for (int rank = 0; rank < ranks; rank++) {
+        range->contributions[rank].runs_taken = range->range->runs;
+    }
+    for (int r = 0; r < range->range->runs; r++) {
+        range->turn[r] = (uint16_t)ranks;
+        finish_run(range, r);
+    }
+}
+
+static int prepare_buffers(struct shard_range *range)
+{
+    const struct shard_options *options = &range->shard->options;
+    int updates = range->work == WORK_APPLY || options->eager;
+    if (range->work == WORK_SUM && shard_make_sole(&range->sums, 1) != 0) {
+        return STATUS_NOMEM;
+    }
+    if (updates && options->hold_values && shard_make_sole(&range->values, 1) != 0) {
+        return STATUS_NOMEM;
+    }
+    return 0;
+}
+
+void shard_work_run(struct shard_range *range)
+{
+    int64_t begin = clock_now_ns();
+    range->out_of_memory = prepare_buffers(range) != 0;
+    if (range->out_of_memory) {
+        return;
+    }
+    if (range->work == WORK_APPLY) {
+        for (int r = 0; r < range->range->runs; r++) {
+            update_run(range, r);
+        }
+        trace_add(range->shard->options.trace, TRACE_APPLY, 2, "apply", (int64_t)range->clock + 1, range->range->layer,
+                  begin, clock_now_ns());
+        return;
+    }
+    if (range->shard->options.aggregator) {
+        combine_all(range);
+    } else {
+        for (int r = 0; r < range->range->runs; r++) {
+            take_turns(range, r);
+        }
+    }
+    trace_add(range->shard->options.trace, TRACE_APPLY, 2, "sum", (int64_t)range->clock + 1, range->range->layer, begin,
+              clock_now_ns());
+}

@@ -1,0 +1,338 @@
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/errbuf.h"
+#include "base/host.h"
+#include "base/status.h"
+#include "base/trace.h"
+#include "net/table_wire.h"
+#include "owner/aggregator.h"
+#include "server/consistency/controller.h"
+#include "server/server_internal.h"
+#include "server/store/restore.h"
+#include "server/store/save.h"
+
+enum { TRACE_EVENTS = 1 << 17 };
+
+void server_fail(struct server *server, int status, const char *text)
+{
+    log_error(&server->log, "failed status=%d reason=\"%s\"", status, text);
+    if (server->status == 0) {
+        server->status = status;
+    }
+    server->leaving = 1;
+}
+
+/* --- a job comes -------------------------------------------------------------------------------------- */
+
+static char *folder_of_snapshots(const struct server *server, const struct server_job *job)
+{
+    char path[PATH_MAX];
+    const char *state = server->options->state_dir;
+    const char *dir = job->job->snapshot.dir;
+    if (state && state[0]) {
+        return strdup(state);
+    }
+    if (dir[0] == '/' || !dir[0]) {
+        return strdup(dir);
+    }
+    snprintf(path, sizeof(path), "%s/%s", job->directory, dir);
+    return strdup(path);
+}
+
+void server_job_begin(struct server *server, const Shoal__JobBegin *begin)
+{
+    struct server_job *job = calloc(1, sizeof(*job));
+    struct errbuf err;
+    errbuf_init(&err);
+    struct job_source source = {.text = begin->yaml, .text_name = "job"};
+    if (!job || job_load(&job->job, &source, &err) != 0) {
+        server_fail(server, STATUS_INVALID, err.text);
+        free(job);
+        return;
+    }
+    param_table_init(&job->table);
+    job->directory = strdup(begin->directory);
+    job->snapshot_folder = folder_of_snapshots(server, job);
+    job->trace = begin->trace ? trace_create(TRACE_EVENTS) : NULL;
+    member_set_dead_after(server->member, job->job->cluster.timeouts.coordinator_dead);
+    server->current = job;
+}
+
+static void on_complete(void *context, uint64_t clock);
+static void on_finished(void *context, uint64_t clock);
+
+static int make_shard(struct server *server, const Shoal__Start *start, struct errbuf *err)
+{
+    struct server_job *job = server->current;
+    const struct job *j = job->job;
+    struct shard_options options = {
+        .map = &job->map,
+        .server = server->rank,
+        .hold_values = j->parallel.update_at == JOB_UPDATE_AT_SERVER,
+        .hold_gradients = 1,
+        .eager = j->parallel.update == JOB_UPDATE_EAGER,
+        .prescaled = start->prescaled,
+        .mean = j->parallel.aggregate == JOB_MEAN,
+        .pool = server->pool,
+        .account = &server->account,
+        .trace = job->trace,
+        .loop = &server->loop,
+        .ops = {push_added, on_complete, pull_applied, on_finished, server},
+    };
+    int status = optimizer_of_job(j, &options.optimizer, &options.params, &job->optimizer_handle, err);
+    if (status == 0) {
+        status = aggregator_of_job(j, &options.aggregator, &options.aggregator_params, &job->aggregator_handle, err);
+    }
+    return status == 0 ? shard_create(&job->shard, &options, err) : status;
+}
+
+static int take_start(struct server *server, const Shoal__Start *start, struct errbuf *err)
+{
+    struct server_job *job = server->current;
+    int status = table_wire_unpack(&job->table, start->table, err);
+    int workers = (int)start->n_worker_incarnations;
+    if (status == 0) {
+        status = keymap_init(&job->map, &job->table, workers, (int)start->n_servers, job->job->parallel.message_bytes, err);
+    }
+    if (status != 0) {
+        return status;
+    }
+    job->controller = controller_at(job->job->parallel.consistency);
+    job->incarnations = calloc((size_t)workers + 1, sizeof(uint64_t));
+    job->waiting = calloc((size_t)job->map.ranges_count + 1, sizeof(*job->waiting));
+    if (!job->incarnations || !job->waiting) {
+        return errbuf_set(err, STATUS_NOMEM, "server: out of memory");
+    }
+    memcpy(job->incarnations, start->worker_incarnations, (size_t)workers * sizeof(uint64_t));
+    job->first_step = start->first_step;
+    job->next = (struct optimizer_step){.lr = start->next_lr, .t = (int64_t)start->applied + 1, .grad_scale = 1,
+                                        .trust_ratio = 1};
+    return make_shard(server, start, err);
+}
+
+static void on_ready_acked(void *context, int status, struct message *reply)
+{
+    (void)context;
+    (void)status;
+    (void)reply;
+}
+
+static void ready(void *context, int status, const char *text)
+{
+    struct server *server = context;
+    if (status != 0) {
+        server_fail(server, status, text);
+        return;
+    }
+    shard_next_step(server->current->shard, &server->current->next);
+    Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
+    envelope.type = SHOAL__TYPE__READY;
+    member_request(server->member, &envelope, NULL, 0, on_ready_acked, server);
+}
+
+void server_job_start(struct server *server, struct message *event)
+{
+    struct errbuf err;
+    errbuf_init(&err);
+    const Shoal__Start *start = event->envelope->start;
+    int status = server->current ? take_start(server, start, &err) : errbuf_set(&err, STATUS_PROTOCOL, "START before JOB");
+    if (status != 0) {
+        server_fail(server, status, err.text);
+        return;
+    }
+    log_info(&server->log, "shard keys=%lld elements=%lld first_step=%llu", (long long)server->current->map.keys_count,
+             (long long)keymap_server_elements(&server->current->map, server->rank), (unsigned long long)start->first_step);
+    if (start->snapshot_step == 0) {
+        ready(server, 0, NULL);
+        return;
+    }
+    restore_start(server, start, ready, server);
+}
+
+/* --- steps -------------------------------------------------------------------------------------------- */
+
+static void on_prepared_acked(void *context, int status, struct message *reply)
+{
+    struct server *server = context;
+    if (status != 0 && status != STATUS_CLOSED) {
+        server_fail(server, status, reply && reply->envelope->text ? reply->envelope->text : status_text(status));
+    }
+}
+
+static void on_complete(void *context, uint64_t clock)
+{
+    struct server *server = context;
+    struct server_job *job = server->current;
+    const double *squares = NULL;
+    const uint8_t *finite = NULL;
+    int64_t runs = shard_runs(job->shard);
+    Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
+    Shoal__Prepared prepared = SHOAL__PREPARED__INIT;
+    shard_norms(job->shard, &squares, &finite, &prepared.weight);
+    struct buf *frames[2] = {buf_create((size_t)runs * sizeof(double)), buf_create((size_t)runs)};
+    if (!frames[0] || !frames[1]) {
+        server_fail(server, STATUS_NOMEM, "out of memory for norms");
+    } else {
+        memcpy(frames[0]->data, squares, (size_t)runs * sizeof(double));
+        memcpy(frames[1]->data, finite, (size_t)runs);
+        prepared.runs = (uint64_t)runs;
+        prepared.applied = job->job->parallel.update == JOB_UPDATE_EAGER;
+        envelope.type = SHOAL__TYPE__PREPARED;
+        envelope.clock = clock;
+        envelope.body_case = SHOAL__ENVELOPE__BODY_PREPARED;
+        envelope.prepared = &prepared;
+        member_request(server->member, &envelope, frames, 2, on_prepared_acked, server);
+    }
+    buf_release(frames[0]);
+    buf_release(frames[1]);
+}
+
+static void on_finished(void *context, uint64_t clock)
+{
+    struct server *server = context;
+    struct server_job *job = server->current;
+    (void)clock;
+    job->steps_done++;
+    save_if_due(server);
+}
+
+static void give_verdict(struct server *server, const Shoal__Verdict *verdict, uint64_t clock)
+{
+    struct server_job *job = server->current;
+    struct optimizer_step step = {.lr = verdict->lr, .t = (int64_t)verdict->t, .grad_scale = verdict->grad_scale,
+                                  .trust_ratio = 1};
+    static const enum shard_decision decisions[] = {SHARD_ABORT, SHARD_APPLY, SHARD_SKIP, SHARD_ABORT};
+    unsigned decision = (unsigned)verdict->decision < 4 ? (unsigned)verdict->decision : 3;
+    job->next = (struct optimizer_step){.lr = verdict->next_lr,
+                                        .t = (int64_t)verdict->t + (verdict->decision == SHOAL__DECISION__APPLY),
+                                        .grad_scale = 1, .trust_ratio = 1};
+    shard_next_step(job->shard, &job->next);
+    int status = shard_verdict(job->shard, clock, decisions[decision], &step);
+    if (status != 0) {
+        server_fail(server, status, "a verdict that does not fit the shard's clock");
+    }
+}
+
+void server_job_verdict(struct server *server, const Shoal__Verdict *verdict, uint64_t clock)
+{
+    struct server_job *job = server->current;
+    if (verdict->snapshot && job->job->parallel.update == JOB_UPDATE_EAGER) {
+        /* The coming step's updates begin only when the snapshot is written. */
+        job->held_verdict = *verdict;
+        job->held_clock = clock;
+        job->verdict_waits_for_save = 1;
+        return;
+    }
+    give_verdict(server, verdict, clock);
+}
+
+void server_job_release_verdict(struct server *server)
+{
+    struct server_job *job = server->current;
+    if (job->verdict_waits_for_save) {
+        job->verdict_waits_for_save = 0;
+        give_verdict(server, &job->held_verdict, job->held_clock);
+    }
+}
+
+/* --- the end ------------------------------------------------------------------------------------------ */
+
+static void on_summary_acked(void *context, int status, struct message *reply)
+{
+    (void)context;
+    (void)status;
+    (void)reply;
+}
+
+static Shoal__Bytes row(const char *name, int64_t bytes, int64_t formula)
+{
+    Shoal__Bytes b = SHOAL__BYTES__INIT;
+    b.name = (char *)name;
+    b.bytes = bytes;
+    b.formula = formula;
+    return b;
+}
+
+static int64_t held(const struct server *server, enum account_kind kind)
+{
+    return server->account.bytes[kind];
+}
+
+void server_job_summary(struct server *server)
+{
+    struct server_job *job = server->current;
+    int64_t all = keymap_server_elements(&job->map, server->rank) * 4;
+    int64_t trained = keymap_server_trainable(&job->map, server->rank) * 4;
+    int64_t steps = (int64_t)job->steps_done;
+    int values = job->job->parallel.update_at == JOB_UPDATE_AT_SERVER;
+    struct optimizer_params params;
+    const struct optimizer_ops *ops = NULL;
+    void *handle = NULL;
+    int slots = 0;
+    if (values && optimizer_of_job(job->job, &ops, &params, &handle, NULL) == 0) {
+        slots = ops->slots(&params);
+        optimizer_unload(handle);
+    }
+    int64_t ranks = job->map.ranks;
+    Shoal__Bytes state[3] = {
+        row("parameters", held(server, ACCOUNT_PARAMETERS), values ? all : all - trained),
+        row("gradients", held(server, ACCOUNT_GRADIENTS), trained),
+        row("optimizer", held(server, ACCOUNT_OPTIMIZER), slots * trained),
+    };
+    Shoal__Bytes sent[1] = {row("pull", job->pulled_bytes, ranks * (steps * trained + all))};
+    Shoal__Bytes received[2] = {row("push", job->pushed_bytes, ranks * steps * trained),
+                                row("init", job->init_bytes, job->first_step == 1 ? all : 0)};
+    Shoal__Bytes *rows[6] = {&state[0], &state[1], &state[2], &sent[0], &received[0], &received[1]};
+    Shoal__Summary summary = SHOAL__SUMMARY__INIT;
+    summary.n_state = 3;
+    summary.state = rows;
+    summary.n_sent = 1;
+    summary.sent = rows + 3;
+    summary.n_received = 2;
+    summary.received = rows + 4;
+    summary.buffer_bytes = server->account.peak[ACCOUNT_BUFFERS];
+    summary.peak_rss_bytes = host_peak_rss_bytes();
+    summary.export_sha256 = (char *)"";
+    summary.clock_offset_ns = member_clock_offset_ns(server->member);
+    size_t events = 0;
+    const struct trace_event *trace = job->trace ? trace_events(job->trace, &events) : NULL;
+    struct buf *frame = events ? buf_create(events * sizeof(*trace)) : NULL;
+    if (frame) {
+        memcpy(frame->data, trace, frame->bytes);
+    }
+    Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
+    envelope.type = SHOAL__TYPE__SUMMARY;
+    envelope.body_case = SHOAL__ENVELOPE__BODY_SUMMARY;
+    envelope.summary = &summary;
+    member_request(server->member, &envelope, &frame, frame ? 1 : 0, on_summary_acked, server);
+    buf_release(frame);
+}
+
+void server_job_end(struct server *server)
+{
+    struct server_job *job = server->current;
+    if (!job) {
+        return;
+    }
+    if (job->shard) {
+        save_wait(server);
+        restore_cancel(server);
+        pulls_drop(server, STATUS_ABORTED);
+        shard_destroy(job->shard);
+    }
+    keymap_close(&job->map);
+    param_table_close(&job->table);
+    optimizer_unload(job->optimizer_handle);
+    aggregator_unload(job->aggregator_handle);
+    trace_destroy(job->trace);
+    job_destroy(job->job);
+    free(job->incarnations);
+    free(job->waiting);
+    free(job->snapshot_folder);
+    free(job->directory);
+    free(job);
+    server->current = NULL;
+}

@@ -1,0 +1,72 @@
+/* A worker's end of the wire: one loop thread that owns the sockets, and blocking or asynchronous calls for one other
+ * thread (the trainer, or libshoal under its lock). What is asynchronous (push, pull) runs under compute; the waits name
+ * what they wait for. When the job is aborted or the coordinator is gone, every wait returns with that status. */
+#ifndef SHOAL_CLIENT_CLIENT_H
+#define SHOAL_CLIENT_CLIENT_H
+
+#include <stdint.h>
+
+#include "base/role.h"
+#include "cluster/keymap.h"
+#include "wire/message.h"
+
+struct account;
+struct errbuf;
+struct trace;
+
+struct client_options {
+    struct role_host *host; /* zmq context, keys, log; borrowed */
+    const char *cluster;    /* coordinator's endpoint */
+    const char *core_type;  /* "" when BLAS is not used */
+    int rank;               /* wanted, -1: any */
+    double start_s;         /* give up joining */
+    struct account *account;
+};
+
+struct client;
+/* Starts the loop thread and joins; blocks until the rank is known. */
+int client_open(struct client **client, const struct client_options *options, struct errbuf *err);
+/* Leaves (status 0) or says why it goes, closes everything; takes NULL. */
+void client_close(struct client *client, int status, const char *text);
+int client_rank(const struct client *client);
+int64_t client_clock_offset_ns(struct client *client);
+void client_set_dead_after(struct client *client, double seconds);
+void client_set_trace(struct client *client, struct trace *trace); /* between jobs */
+
+/* The next event of the job (JOB, START, VERDICT, SNAPSHOT, END), taken by the caller (message_close). Blocks. A
+ * failed END is returned as an event first and as that status from every later call of the job. STATUS_STOPPED when
+ * host->stop is set and no job runs (`idle` != 0). */
+int client_next_event(struct client *client, int idle, struct message *event, struct errbuf *err);
+/* A request to the coordinator and its reply (NULL: only its status). Blocks. */
+int client_call(struct client *client, Shoal__Envelope *envelope, struct buf *const *frames, int frames_count,
+                struct message *reply, struct errbuf *err);
+/* Says that this member wants the job to stop in order (signal). Asynchronous. */
+void client_ask_stop(struct client *client);
+
+/* --- exchange with the servers of one job ------------------------------------------------------------ */
+
+/* Opens a link to every server and greets it. map is borrowed until client_detach. Blocks. */
+int client_attach(struct client *client, const struct keymap *map, char *const *addresses, int addresses_count,
+                  struct errbuf *err);
+void client_detach(struct client *client);
+
+enum client_push_kind { CLIENT_INIT, CLIENT_PUSH };
+/* Sends a range's floats; data stays untouched until client_wait_pushes. One push a range may be under way. */
+void client_push(struct client *client, enum client_push_kind kind, int range, const float *data, double weight,
+                 uint64_t clock);
+/* Fetches a range that has finished at least `clock` into out. One pull a range may be under way. */
+void client_pull(struct client *client, int range, uint64_t clock, float *out);
+/* Small ranges are gathered into one message while the caller adds more; this lets the last ones go. */
+void client_flush(struct client *client);
+int client_wait_layer(struct client *client, int layer, struct errbuf *err); /* its pulls are in */
+int client_wait_range(struct client *client, int range, struct errbuf *err); /* its pull is in */
+/* Every push is acknowledged and its memory free to write. */
+int client_wait_pushes(struct client *client, struct errbuf *err);
+struct client_bytes {
+    int64_t push, init, pull; /* payload, first sendings only */
+};
+void client_bytes(struct client *client, struct client_bytes *bytes);
+/* Job's failure so far: 0, or the status with its text. */
+int client_failed(struct client *client, struct errbuf *err);
+
+#endif

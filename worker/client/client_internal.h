@@ -1,0 +1,103 @@
+/* The inside of a client: client.c (thread, events, calls) and exchange.c (pushes and pulls). */
+#ifndef SHOAL_CLIENT_INTERNAL_H
+#define SHOAL_CLIENT_INTERNAL_H
+
+#include <pthread.h>
+#include <uv.h>
+
+#include "base/errbuf.h"
+#include "net/member.h"
+#include "worker/client/client.h"
+
+/* A blocking call in flight. Freed by whoever comes last: the caller, or the reply to a call that was given up. */
+struct client_request {
+    struct client *client;
+    Shoal__Envelope *envelope; /* borrowed until sent */
+    struct buf *const *frames;
+    int frames_count;
+    struct message reply;
+    struct errbuf err;
+    int status, sent, done, given_up;
+    struct client_request *next;
+};
+
+struct client_event {
+    struct message message;
+    struct client_event *next;
+};
+
+/* What is known of one range of the job. `lock` covers the flags, the rest is handed over by the queues. */
+struct client_range {
+    struct client *client;
+    const struct keymap_range *range;
+    const float *push_data;
+    float *pull_out;
+    double weight;
+    uint64_t push_clock, pull_clock;
+    int64_t push_ns, pull_ns;
+    enum client_push_kind kind;
+    int pulling; /* under way */
+    int next_push, next_pull; /* range indices in the server's queues, -1: end */
+};
+
+struct client_queue {
+    int head, tail; /* range indices, -1: empty */
+    int of_pulls;   /* which of a range's two links it uses */
+};
+
+struct client_server {
+    struct client *client;
+    struct net_link *link;
+    struct client_queue pushes, pulls;
+    uint64_t credit, in_flight;
+    int greeted;
+};
+
+struct client {
+    struct client_options options;
+    struct log log;
+    pthread_t thread;
+    pthread_mutex_t lock; /* everything below, but for what is the loop thread's own */
+    pthread_cond_t changed;
+    struct client_request *requests;
+    struct client_event *events, **events_tail;
+    struct client_queue *new_pushes, *new_pulls; /* by server: what the caller added */
+    int *layer_pulls;   /* by layer: pulls under way */
+    int pushes;         /* under way */
+    int memory_shared;  /* push buffers that ZeroMQ may still read */
+    struct client_bytes bytes;
+    int status;         /* of the job: 0 while it goes well */
+    struct errbuf why;
+    int joined, rank, closing, stop_asked, loop_over, woken;
+    int leave_status;
+    char leave_text[256];
+    int64_t offset_ns;
+    double dead_s;
+    const struct keymap *map;
+    struct client_range *ranges;
+    struct client_server *servers; /* links are the loop thread's */
+    char *const *addresses;
+    int servers_count, attach_wanted, attached, greeted;
+    struct trace *trace;
+
+    /* the loop thread's */
+    uv_loop_t loop;
+    uv_async_t wake;
+    uv_timer_t timer;
+    struct net *net;
+    struct member *member;
+    struct net_curve curve;
+    int has_curve, leaving;
+    Shoal__Join join;
+    char host_id[128];
+};
+
+void client_wake(struct client *client);
+/* Under the lock: the job has failed; wakes every waiter. The first reason stays. */
+void client_fail_locked(struct client *client, int status, const char *text);
+void client_fail(struct client *client, int status, const char *text);
+/* exchange.c, on the loop thread: opens or closes links as asked, sends what may go. */
+void exchange_turn(struct client *client);
+void exchange_close_links(struct client *client);
+
+#endif

@@ -1,0 +1,251 @@
+#include "worker/strategy/ps.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/account.h"
+#include "base/errbuf.h"
+#include "base/status.h"
+#include "config/job.h"
+#include "worker/client/client.h"
+#include "worker/strategy/local_update.h"
+
+struct ps {
+    int64_t bucket; /* bytes of gradients that wait for their bucket to be full */
+    double weight;  /* of this step's share, for pushing again */
+    struct local_update *local; /* update_at: worker */
+};
+
+static int layer_trainable(const struct param_table *table, int layer)
+{
+    const struct param_layer *l = &table->layers[layer];
+    for (int t = l->tensor_first; t < l->tensor_first + l->tensor_count; t++) {
+        if (!table->tensors[t].frozen && table->tensors[t].count > 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int ps_allocate(struct strategy *s, struct errbuf *err)
+{
+    const struct param_table *table = s->table;
+    s->w = account_alloc(s->account, ACCOUNT_PARAMETERS, (size_t)table->count * sizeof(float));
+    s->g = calloc((size_t)table->layer_count + 1, sizeof(*s->g));
+    if (!s->w || !s->g) {
+        return errbuf_set(err, STATUS_NOMEM, "out of memory for %lld parameters", (long long)table->count);
+    }
+    for (int layer = 0; layer < table->layer_count; layer++) {
+        if (layer_trainable(table, layer)) {
+            s->g[layer] = account_alloc(s->account, ACCOUNT_GRADIENTS, (size_t)table->layers[layer].count * sizeof(float));
+            if (!s->g[layer]) {
+                return errbuf_set(err, STATUS_NOMEM, "out of memory for the gradients of layer %d", layer);
+            }
+        }
+    }
+    return 0;
+}
+
+static void pull_layer(struct strategy *s, int layer, uint64_t clock, int with_frozen, int into_gradients)
+{
+    for (int r = s->map->layer_range_first[layer]; r < s->map->layer_range_first[layer + 1]; r++) {
+        const struct keymap_range *range = &s->map->ranges[r];
+        float *base = into_gradients && !range->frozen ? s->g[layer] : strategy_layer_w(s, layer);
+        if (with_frozen || !range->frozen) {
+            client_pull(s->client, r, clock, base + range->begin);
+        }
+    }
+}
+
+static void push_layer(struct strategy *s, int layer, enum client_push_kind kind, double weight)
+{
+    const float *base = kind == CLIENT_INIT ? strategy_layer_w(s, layer) : s->g[layer];
+    for (int r = s->map->layer_range_first[layer]; r < s->map->layer_range_first[layer + 1]; r++) {
+        const struct keymap_range *range = &s->map->ranges[r];
+        if (kind == CLIENT_INIT || !range->frozen) {
+            client_push(s->client, kind, r, base + range->begin, weight, kind == CLIENT_INIT ? 0 : (uint64_t)s->step);
+        }
+    }
+}
+
+static int agree_on_values(struct strategy *s, const float *init, struct errbuf *err)
+{
+    if (init) {
+        memcpy(s->w, init, (size_t)s->table->count * sizeof(float));
+        for (int layer = 0; layer < s->table->layer_count; layer++) {
+            push_layer(s, layer, CLIENT_INIT, 1);
+        }
+        client_flush(s->client);
+        int status = client_wait_pushes(s->client, err);
+        if (status != 0) {
+            return status;
+        }
+    }
+    for (int layer = 0; layer < s->table->layer_count; layer++) {
+        pull_layer(s, layer, (uint64_t)s->first_step - 1, 1, 0);
+    }
+    client_flush(s->client);
+    return 0;
+}
+
+static int ps_start(struct strategy *s, const float *init, struct errbuf *err)
+{
+    struct ps *ps = calloc(1, sizeof(*ps));
+    s->own = ps;
+    int status = ps ? ps_allocate(s, err) : errbuf_set(err, STATUS_NOMEM, "out of memory");
+    if (status == 0 && s->job->parallel.update_at == JOB_UPDATE_AT_WORKER) {
+        status = local_update_create(&ps->local, s, err);
+        if (status == 0 && s->snapshot_paths_count > 0) {
+            return local_update_load(ps->local, s, err);
+        }
+    }
+    return status == 0 ? agree_on_values(s, init, err) : status;
+}
+
+static int ps_step_begin(struct strategy *s, int64_t step)
+{
+    s->step = step;
+    ((struct ps *)s->own)->bucket = 0;
+    return 0;
+}
+
+static int ps_layer_acquire(struct strategy *s, int layer, struct errbuf *err)
+{
+    return client_wait_layer(s->client, layer, err);
+}
+
+static void ps_layer_release(struct strategy *s, int layer)
+{
+    (void)s;
+    (void)layer;
+}
+
+static int ps_grads_ready(struct strategy *s, int layer, double weight)
+{
+    struct ps *ps = s->own;
+    ps->weight = weight;
+    if (s->g[layer]) {
+        push_layer(s, layer, CLIENT_PUSH, weight);
+        ps->bucket += s->table->layers[layer].count * (int64_t)sizeof(float);
+    }
+    if (s->job->parallel.update == JOB_UPDATE_EAGER && !ps->local) {
+        pull_layer(s, layer, (uint64_t)s->step, 0, 0); /* its parameters are not used again in this step */
+    }
+    if (ps->bucket >= s->job->parallel.bucket_bytes || layer == 0) {
+        ps->bucket = 0;
+        client_flush(s->client);
+    }
+    return 0;
+}
+
+static int ps_step_sent(struct strategy *s, struct errbuf *err)
+{
+    struct ps *ps = s->own;
+    (void)err;
+    if (s->job->parallel.update == JOB_UPDATE_EAGER || ps->local) {
+        return 0;
+    }
+    for (int layer = 0; layer < s->table->layer_count; layer++) {
+        pull_layer(s, layer, (uint64_t)s->step, 0, 0);
+    }
+    client_flush(s->client);
+    return 0;
+}
+
+/* The sums come into the gradients' own memory, once ZeroMQ has let go of it. */
+static int update_here(struct strategy *s, const Shoal__Verdict *verdict, struct errbuf *err)
+{
+    int status = 0;
+    for (int layer = 0; layer < s->table->layer_count; layer++) {
+        pull_layer(s, layer, (uint64_t)s->step, 0, 1);
+    }
+    client_flush(s->client);
+    for (int layer = 0; layer < s->table->layer_count && status == 0; layer++) {
+        status = client_wait_layer(s->client, layer, err);
+    }
+    if (status == 0 && verdict->decision == SHOAL__DECISION__APPLY) {
+        local_update_step(((struct ps *)s->own)->local, s, verdict);
+    }
+    return status;
+}
+
+static int ps_step_finish(struct strategy *s, const Shoal__Verdict *verdict, struct errbuf *err)
+{
+    struct ps *ps = s->own;
+    if (verdict->decision == SHOAL__DECISION__ABORT) {
+        int status = client_wait_pushes(s->client, err);
+        for (int layer = s->table->layer_count - 1; layer >= 0 && status == 0; layer--) {
+            if (s->g[layer]) {
+                push_layer(s, layer, CLIENT_PUSH, ps->weight);
+            }
+        }
+        client_flush(s->client);
+        return status;
+    }
+    s->steps_done++;
+    int status = client_wait_pushes(s->client, err);
+    return status == 0 && ps->local ? update_here(s, verdict, err) : status;
+}
+
+static int ps_settle(struct strategy *s, struct errbuf *err)
+{
+    int status = 0;
+    for (int layer = 0; layer < s->table->layer_count && status == 0; layer++) {
+        status = client_wait_layer(s->client, layer, err);
+    }
+    return status;
+}
+
+static int ps_save(struct strategy *s, const char *path, char sha256[65], uint64_t *bytes, struct errbuf *err)
+{
+    return local_update_save(((struct ps *)s->own)->local, s, path, sha256, bytes, err);
+}
+
+static void ps_books(const struct strategy *s, struct strategy_books *books)
+{
+    const struct ps *ps = s->own;
+    int64_t bytes = s->table->count * (int64_t)sizeof(float);
+    int64_t trained = param_table_trainable(s->table) * (int64_t)sizeof(float);
+    int resumed_here = ps->local && s->snapshot_paths_count > 0;
+    *books = (struct strategy_books){.parameters = bytes, .push = s->steps_done * trained,
+                                     .pull = s->steps_done * trained + (resumed_here ? 0 : bytes),
+                                     .init = s->rank == 0 && s->first_step == 1 ? bytes : 0};
+    for (int layer = 0; layer < s->table->layer_count; layer++) {
+        if (layer_trainable(s->table, layer)) {
+            books->gradients += s->table->layers[layer].count * (int64_t)sizeof(float);
+        }
+    }
+    books->optimizer = ps->local ? local_update_slots(ps->local) * trained : 0;
+}
+
+static void ps_close(struct strategy *s)
+{
+    struct ps *ps = s->own;
+    if (!ps) {
+        return;
+    }
+    local_update_destroy(ps->local, s);
+    for (int layer = 0; s->g && layer < s->table->layer_count; layer++) {
+        account_free(s->account, ACCOUNT_GRADIENTS, s->g[layer],
+                     s->g[layer] ? (size_t)s->table->layers[layer].count * sizeof(float) : 0);
+    }
+    account_free(s->account, ACCOUNT_PARAMETERS, s->w, s->w ? (size_t)s->table->count * sizeof(float) : 0);
+    free(s->g);
+    free(ps);
+}
+
+const struct strategy_ops strategy_ps = {
+    .name = "ps",
+    .help = "servers own parameters and optimizer state",
+    .start = ps_start,
+    .step_begin = ps_step_begin,
+    .layer_acquire = ps_layer_acquire,
+    .layer_release = ps_layer_release,
+    .grads_ready = ps_grads_ready,
+    .step_sent = ps_step_sent,
+    .step_finish = ps_step_finish,
+    .settle = ps_settle,
+    .save = ps_save,
+    .books = ps_books,
+    .close = ps_close,
+};

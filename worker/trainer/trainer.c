@@ -1,0 +1,336 @@
+#include "worker/trainer/trainer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/account.h"
+#include "base/errbuf.h"
+#include "base/role.h"
+#include "base/status.h"
+#include "base/trace.h"
+#include "net/table_wire.h"
+#include "worker/trainer/trainer_internal.h"
+
+enum { TRACE_EVENTS = 1 << 17, TEXT_MAX = 512 };
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+
+/* --- getting ready ------------------------------------------------------------------------------------ */
+
+static int load_data(struct trainer *trainer, struct errbuf *err)
+{
+    char note[TEXT_MAX] = "";
+    int status = dataset_load(&trainer->data, trainer->job, trainer->begin->directory, trainer->options->data_dir,
+                              trainer->options->account, note, sizeof(note), err);
+    if (status == 0 && note[0] && trainer->rank == 0) {
+        log_info(trainer->options->log, "data %s", note);
+    }
+    return status;
+}
+
+static int make_model(struct trainer *trainer, struct errbuf *err)
+{
+    const struct job *job = trainer->job;
+    trainer->features = dataset_features(trainer->data.train);
+    int64_t outputs = job->model.loss == JOB_LOSS_SOFTMAX_CROSS_ENTROPY ? trainer->data.transform.classes : 1;
+    trainer->rows_max = ceil_div(ceil_div(job->batch_size, trainer->world), job->accumulate);
+    if (trainer->rows_max < EVALUATE_ROWS) {
+        trainer->rows_max = EVALUATE_ROWS;
+    }
+    int status = model_create(&trainer->model, job, trainer->features, outputs, trainer->rows_max,
+                              trainer->options->pool, trainer->options->account, err);
+    if (status != 0) {
+        return status;
+    }
+    trainer->stats_count = model_stats_collect(trainer->model, NULL);
+    size_t rows = (size_t)trainer->rows_max;
+    struct account *account = trainer->options->account;
+    trainer->x = account_alloc(account, ACCOUNT_DATA, rows * (size_t)trainer->features * sizeof(float));
+    trainer->indices = calloc(rows, sizeof(*trainer->indices));
+    trainer->labels = calloc(rows, sizeof(*trainer->labels));
+    trainer->targets = calloc(rows, sizeof(*trainer->targets));
+    trainer->stats = calloc((size_t)(trainer->stats_count * job->accumulate) + 1, sizeof(double));
+    trainer->sampler = sampler_create(dataset_rows(trainer->data.train), job->batch_size,
+                                      job->data.order == JOB_ORDER_SHUFFLED, (int)job->data.last_batch, job->seed);
+    if (!trainer->x || !trainer->indices || !trainer->labels || !trainer->targets || !trainer->stats || !trainer->sampler) {
+        return errbuf_set(err, STATUS_NOMEM, "out of memory for a batch of %lld rows", (long long)trainer->rows_max);
+    }
+    int64_t an_epoch = sampler_steps_per_epoch(trainer->sampler);
+    if (an_epoch == 0) {
+        return errbuf_set(err, STATUS_RANGE, "%lld training rows make no batch of %lld",
+                          (long long)dataset_rows(trainer->data.train), (long long)job->batch_size);
+    }
+    trainer->total_steps = job->steps > 0 ? job->steps : job->epochs * an_epoch;
+    return 0;
+}
+
+static int send_register(struct trainer *trainer, struct errbuf *err)
+{
+    const int64_t *features = NULL;
+    Shoal__Register body = SHOAL__REGISTER__INIT;
+    body.table = table_wire_pack(model_params(trainer->model));
+    if (!body.table) {
+        return errbuf_set(err, STATUS_NOMEM, "out of memory");
+    }
+    body.total_steps = (uint64_t)trainer->total_steps;
+    body.train_rows = (uint64_t)dataset_rows(trainer->data.train);
+    body.n_norm_features = (size_t)model_norms(trainer->model, &features);
+    body.norm_features = (int64_t *)features;
+    body.prescaled = 1;
+    Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
+    envelope.type = SHOAL__TYPE__REGISTER;
+    envelope.body_case = SHOAL__ENVELOPE__BODY_REGISTER_;
+    envelope.register_ = &body;
+    int status = client_call(trainer->client, &envelope, NULL, 0, NULL, err);
+    table_wire_free(body.table);
+    return status;
+}
+
+/* This rank's first values, flat and owned: from the seed, or from a file. */
+static float *first_values(struct trainer *trainer, struct errbuf *err, int *status)
+{
+    float *w = malloc((size_t)trainer->table.count * sizeof(float) + 1);
+    *status = w ? 0 : errbuf_set(err, STATUS_NOMEM, "out of memory for the first values");
+    for (int layer = 0; w && layer < trainer->table.layer_count; layer++) {
+        model_init_layer(trainer->model, layer, w + trainer->table.layers[layer].offset);
+    }
+    if (w && trainer->begin->init_path[0]) {
+        *status = model_import(trainer->model, trainer->begin->init_path, w, err);
+    }
+    return w;
+}
+
+static int list_snapshot(struct trainer *trainer, const Shoal__Start *start)
+{
+    const char *dir = trainer->job->snapshot.dir;
+    const char *base = dir[0] == '/' ? "" : trainer->begin->directory;
+    trainer->snapshot_paths = calloc(start->n_files + 1, sizeof(char *));
+    for (size_t f = 0; trainer->snapshot_paths && f < start->n_files; f++) {
+        char path[4096];
+        snprintf(path, sizeof(path), "%s%s%s/%s/%s", base, base[0] ? "/" : "", dir, start->snapshot_folder,
+                 start->files[f]->name);
+        trainer->snapshot_paths[f] = strdup(path);
+        trainer->snapshot_paths_count += trainer->snapshot_paths[f] != NULL;
+    }
+    return trainer->snapshot_paths && trainer->snapshot_paths_count == (int)start->n_files ? 0 : STATUS_NOMEM;
+}
+
+static int take_start(struct trainer *trainer, const struct message *event, struct errbuf *err)
+{
+    const Shoal__Start *start = event->envelope->start;
+    int status = table_wire_unpack(&trainer->table, start->table, err);
+    if (status == 0) {
+        status = keymap_init(&trainer->map, &trainer->table, trainer->world, (int)start->n_servers,
+                             trainer->job->parallel.message_bytes, err);
+    }
+    if (status == 0) {
+        status = client_attach(trainer->client, &trainer->map, start->servers, (int)start->n_servers, err);
+    }
+    if (status == 0 && start->snapshot_step > 0) {
+        status = list_snapshot(trainer, start);
+    }
+    if (status == 0) {
+        status = step_take_statistics(trainer, event, start->applied, err);
+    }
+    if (status != 0) {
+        return status;
+    }
+    trainer->first_step = (int64_t)start->first_step;
+    trainer->strategy = (struct strategy){
+        .ops = strategy_at((int)trainer->job->parallel.data), .job = trainer->job, .table = &trainer->table,
+        .map = &trainer->map, .client = trainer->client, .account = trainer->options->account,
+        .pool = trainer->options->pool, .rank = trainer->rank, .world = trainer->world,
+        .first_step = trainer->first_step, .applied = (int64_t)start->applied,
+        .snapshot_paths = (const char *const *)trainer->snapshot_paths,
+        .snapshot_paths_count = trainer->snapshot_paths_count};
+    float *first = NULL;
+    if (trainer->rank == 0 && start->snapshot_step == 0) {
+        first = first_values(trainer, err, &status);
+    }
+    if (status == 0) {
+        status = trainer->strategy.ops->start(&trainer->strategy, first, err);
+    }
+    free(first);
+    return status;
+}
+
+/* --- training ------------------------------------------------------------------------------------------ */
+
+static int evaluate_sets(struct trainer *trainer, int last, int *stop, struct errbuf *err)
+{
+    const struct dataset *validation = trainer->data.validation;
+    const struct dataset *test = trainer->data.test;
+    int status = 0;
+    if (validation) {
+        status = trainer_evaluate(trainer, "validation", validation, stop, err);
+    }
+    if (test && status == 0 && (!validation || last || *stop)) {
+        status = trainer_evaluate(trainer, "test", test, stop, err);
+    }
+    return status;
+}
+
+static int one_step(struct trainer *trainer, int64_t step, int *over, struct errbuf *err)
+{
+    struct step_sums sums;
+    struct message verdict = {0};
+    int status = step_compute(trainer, step, &sums, err);
+    if (status == 0) {
+        status = step_report(trainer, &sums, err);
+    }
+    trainer->compute_s += sums.compute_s;
+    trainer->wait_s += sums.wait_s;
+    int decided = 0;
+    while (status == 0 && !decided) {
+        status = step_verdict(trainer, &verdict, err);
+        if (status != 0) {
+            break;
+        }
+        const Shoal__Verdict *v = verdict.envelope->verdict;
+        decided = v->decision != SHOAL__DECISION__ABORT;
+        status = trainer->strategy.ops->step_finish(&trainer->strategy, v, err);
+        if (status == 0 && decided) {
+            uint64_t applied = v->decision == SHOAL__DECISION__APPLY ? v->t : v->t - 1;
+            status = step_take_statistics(trainer, &verdict, applied, err);
+        }
+        *over = v->last;
+        if (status == 0 && decided && v->evaluate) {
+            status = evaluate_sets(trainer, v->last, over, err);
+        }
+        message_close(&verdict);
+    }
+    return status;
+}
+
+static int finish(struct trainer *trainer, struct errbuf *err)
+{
+    int status = trainer->strategy.ops->settle(&trainer->strategy, err);
+    if (status == 0 && trainer->rank == 0) {
+        char *transform = dataset_transform_to_json(&trainer->data.transform);
+        const char *path = trainer->begin->export_path;
+        status = transform ? model_export(trainer->model, trainer->job, trainer->strategy.w, transform,
+                                          path[0] ? path : NULL, trainer->export_sha256, err)
+                           : errbuf_set(err, STATUS_NOMEM, "out of memory");
+        free(transform);
+    }
+    if (status == 0) {
+        status = trainer_summary(trainer, err);
+    }
+    struct message end = {0};
+    if (status == 0) {
+        status = trainer_wait_event(trainer, SHOAL__TYPE__END, &end, err);
+        message_close(&end);
+    }
+    return status;
+}
+
+static int reduce_statistics(struct model_reducer *self, int merge, double *values, int64_t count, struct errbuf *err)
+{
+    struct trainer_reducer *reducer = (struct trainer_reducer *)self;
+    size_t bytes = (size_t)count * sizeof(double);
+    struct buf *frame = buf_create(bytes);
+    if (!frame) {
+        return errbuf_set(err, STATUS_NOMEM, "out of memory");
+    }
+    memcpy(frame->data, values, bytes);
+    Shoal__Gather body = SHOAL__GATHER__INIT;
+    body.sequence = reducer->sequence++;
+    body.merge = merge;
+    Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
+    envelope.type = SHOAL__TYPE__GATHER;
+    envelope.clock = reducer->step;
+    envelope.dtype = SHOAL__DTYPE__F64;
+    envelope.body_case = SHOAL__ENVELOPE__BODY_GATHER;
+    envelope.gather = &body;
+    struct message reply = {0};
+    int status = client_call(reducer->client, &envelope, &frame, 1, &reply, err);
+    buf_release(frame);
+    if (status == 0 && (reply.frames_count != 1 || reply.frames[0]->bytes != bytes)) {
+        status = errbuf_set(err, STATUS_SHAPE, "statistics of another length came back");
+    } else if (status == 0) {
+        memcpy(values, reply.frames[0]->data, bytes);
+    }
+    message_close(&reply);
+    return status;
+}
+
+static void trainer_close(struct trainer *trainer)
+{
+    client_detach(trainer->client);
+    client_set_trace(trainer->client, NULL);
+    if (trainer->strategy.ops) {
+        trainer->strategy.ops->close(&trainer->strategy);
+    }
+    size_t rows = (size_t)trainer->rows_max;
+    account_free(trainer->options->account, ACCOUNT_DATA, trainer->x,
+                 trainer->x ? rows * (size_t)trainer->features * sizeof(float) : 0);
+    free(trainer->indices);
+    free(trainer->labels);
+    free(trainer->targets);
+    free(trainer->stats);
+    for (int f = 0; f < trainer->snapshot_paths_count; f++) {
+        free(trainer->snapshot_paths[f]);
+    }
+    free(trainer->snapshot_paths);
+    keymap_close(&trainer->map);
+    param_table_close(&trainer->table);
+    sampler_destroy(trainer->sampler);
+    model_destroy(trainer->model);
+    dataset_set_close(&trainer->data);
+    trace_destroy(trainer->trace);
+    job_destroy(trainer->job);
+}
+
+static int trainer_steps(struct trainer *trainer, struct errbuf *err)
+{
+    struct message start = {0};
+    int status = load_data(trainer, err);
+    if (status == 0) {
+        status = make_model(trainer, err);
+    }
+    if (status == 0) {
+        status = send_register(trainer, err);
+    }
+    if (status == 0) {
+        status = trainer_wait_event(trainer, SHOAL__TYPE__START, &start, err);
+    }
+    if (status == 0) {
+        status = take_start(trainer, &start, err);
+    }
+    int over = 0;
+    for (int64_t step = trainer->first_step; status == 0 && !over && step <= trainer->total_steps; step++) {
+        status = one_step(trainer, step, &over, err);
+    }
+    if (status == 0) {
+        status = finish(trainer, err);
+    }
+    message_close(&start);
+    return status;
+}
+
+int trainer_run(const struct trainer_options *options, const struct message *job, struct errbuf *err)
+{
+    struct trainer trainer = {.options = options, .client = options->client, .begin = job->envelope->job_begin};
+    struct job_source source = {.text = trainer.begin->yaml, .text_name = "job"};
+    trainer.rank = client_rank(options->client);
+    trainer.world = (int)trainer.begin->workers;
+    trainer.reducer = (struct trainer_reducer){.reducer = {reduce_statistics}, .client = options->client};
+    param_table_init(&trainer.table);
+    int status = job_load(&trainer.job, &source, err);
+    if (status != 0) {
+        return status;
+    }
+    client_set_dead_after(options->client, trainer.job->cluster.timeouts.coordinator_dead);
+    if (trainer.begin->trace) {
+        trainer.trace = trace_create(TRACE_EVENTS);
+        client_set_trace(options->client, trainer.trace);
+    }
+    status = trainer_steps(&trainer, err);
+    trainer_close(&trainer);
+    return status;
+}

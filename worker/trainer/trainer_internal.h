@@ -1,0 +1,75 @@
+/* The inside of the trainer, shared by its files; all of it is the trainer thread's. */
+#ifndef SHOAL_TRAINER_INTERNAL_H
+#define SHOAL_TRAINER_INTERNAL_H
+
+#include "config/job.h"
+#include "worker/client/client.h"
+#include "worker/data/dataset.h"
+#include "worker/data/sampler.h"
+#include "worker/model/model.h"
+#include "worker/strategy/strategy.h"
+#include "worker/trainer/trainer.h"
+
+enum { EVALUATE_ROWS = 256 }; /* samples a block of an evaluation, whatever the number of workers */
+
+/* Reduces BatchNorm statistics over the ranks through the coordinator. */
+struct trainer_reducer {
+    struct model_reducer reducer; /* first member */
+    struct client *client;
+    uint64_t step;
+    uint32_t sequence;
+};
+
+struct trainer {
+    const struct trainer_options *options;
+    const Shoal__JobBegin *begin;
+    struct client *client;
+    struct job *job;
+    struct dataset_set data;
+    struct model *model;
+    struct param_table table; /* as the coordinator said it */
+    struct keymap map;
+    struct sampler *sampler;
+    struct strategy strategy;
+    struct trace *trace;
+    struct trainer_reducer reducer;
+    int64_t rows_max, features;
+    int64_t *indices;
+    float *x, *targets;
+    int32_t *labels;
+    double *stats; /* BatchNorm statistics, micro-batch after micro-batch */
+    int64_t stats_count;
+    int64_t step, total_steps, first_step;
+    int rank, world;
+    double compute_s, wait_s; /* of the whole job */
+    char export_sha256[65];
+    int stop_asked;
+    char **snapshot_paths;
+    int snapshot_paths_count;
+};
+
+/* What a step adds up on this rank. */
+struct step_sums {
+    double loss_sum, compute_s, wait_s;
+    int64_t counted, correct, samples;
+    char digest[65];
+};
+
+/* step.c: forward, backward and exchange of one step up to its report; then the verdict. */
+int step_compute(struct trainer *trainer, int64_t step, struct step_sums *sums, struct errbuf *err);
+int step_report(struct trainer *trainer, const struct step_sums *sums, struct errbuf *err);
+/* Waits for the verdict of the step at hand; *verdict is taken by the caller. Serves snapshots meanwhile. */
+int step_verdict(struct trainer *trainer, struct message *verdict, struct errbuf *err);
+/* The next event of `type`, taken by the caller; an END with a status ends the wait with it. */
+int trainer_wait_event(struct trainer *trainer, Shoal__Type type, struct message *event, struct errbuf *err);
+/* Takes the running statistics that a START or VERDICT carries. */
+int step_take_statistics(struct trainer *trainer, const struct message *event, uint64_t applied, struct errbuf *err);
+
+/* evaluate.c: this rank's blocks of a set; *stop is set when the coordinator says that training ends here. */
+int trainer_evaluate(struct trainer *trainer, const char *name, const struct dataset *set, int *stop,
+                     struct errbuf *err);
+
+/* books.c */
+int trainer_summary(struct trainer *trainer, struct errbuf *err);
+
+#endif
