@@ -1,0 +1,70 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/coordinator/core.h"
+
+static void close_spec(struct coordinator_job *spec)
+{
+    free((char *)spec->directory);
+    free((char *)spec->init_path);
+    free((char *)spec->export_path);
+    free((char *)spec->metrics_path);
+    free((char *)spec->trace_path);
+    free((char *)spec->resume_path);
+    memset(spec, 0, sizeof *spec);
+}
+
+static int copy_text(const char **to, const char *from)
+{
+    *to = strdup(from == NULL ? "" : from);
+    return *to == NULL ? STATUS_NOMEM : 0;
+}
+
+int core_job_copy_spec(struct core_job *job, const struct coordinator_job *spec)
+{
+    int status = copy_text(&job->spec.directory, spec->directory);
+    status |= copy_text(&job->spec.init_path, spec->init_path);
+    status |= copy_text(&job->spec.export_path, spec->export_path);
+    status |= copy_text(&job->spec.metrics_path, spec->metrics_path);
+    status |= copy_text(&job->spec.trace_path, spec->trace_path);
+    status |= copy_text(&job->spec.resume_path, spec->resume_path);
+    job->spec.resume = spec->resume;
+    return status == 0 ? 0 : STATUS_NOMEM;
+}
+
+static void close_reports(struct core_job *job)
+{
+    for (int rank = 0; job->reports != NULL && rank < job->workers; rank++)
+        buf_release(job->reports[rank].statistics);
+    free(job->reports);
+}
+
+void core_job_close(struct core_job *job)
+{
+    core_gather_forget(job, UINT64_MAX);
+    for (int i = 0; i < CORE_SETS; i++)
+        core_evaluation_close(&job->evaluations[i]);
+    core_snapshots_close(&job->snapshot);
+    close_reports(job);
+    if (job->stepping)
+        step_close(&job->step);
+    if (job->keymap_built)
+        keymap_close(&job->keymap);
+    param_table_close(&job->table);
+    if (job->registration != NULL)
+        shoal__register__free_unpacked(job->registration, NULL);
+    manifest_close(&job->resume);
+    close_spec(&job->spec);
+    job_destroy(job->owned);
+    free(job->run_owner);
+    free(job->features);
+    free(job->running);
+    free(job->merged);
+    free(job->one);
+    free(job->yaml);
+    free(job->snapshot_dir);
+    free(job->resume_folder);
+    free(job->best_folder);
+    free(job->snapshot_folder);
+    memset(job, 0, sizeof *job);
+}

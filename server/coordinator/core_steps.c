@@ -1,0 +1,200 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "optim/optimizer.h"
+#include "server/coordinator/core.h"
+
+double core_steps_lr_at(const void *context, int64_t t)
+{
+    const struct core_job *job = context;
+    int64_t total = job->total_steps > 0 ? (int64_t)job->total_steps : INT64_MAX;
+    return lr_schedule_at(job->job, t, total);
+}
+
+void core_steps_begin(struct coordinator_core *core, uint64_t number)
+{
+    struct core_job *job = &core->job;
+    for (int rank = 0; rank < job->workers; rank++) {
+        buf_release(job->reports[rank].statistics);
+        memset(&job->reports[rank], 0, sizeof job->reports[rank]);
+    }
+    core_gather_forget(job, number > 1 ? number - 1 : 0);
+    step_begin(&job->step, core->cluster_epoch, number, job->applied);
+    job->said_ns = core->now_ns;
+}
+
+/* ACK for what is in, now or before; the refusals of step.h else. */
+static void answer_step(struct coordinator_core *core, int status, const Shoal__Envelope *envelope,
+                        const struct net_return *back)
+{
+    if (status >= 0 || status == STATUS_EXISTS)
+        core_answer(core, back, 0, "%s", "");
+    else if (status == STATUS_ABORTED)
+        core_answer(core, back, status, "cluster epoch %llu is over, now %llu",
+                    (unsigned long long)envelope->cluster_epoch, (unsigned long long)core->cluster_epoch);
+    else
+        core_answer(core, back, status, "step %llu: %s", (unsigned long long)envelope->clock, status_text(status));
+}
+
+/* 1: steps are running; else answered. */
+static int check_running(struct coordinator_core *core, const Shoal__Envelope *envelope,
+                         const struct net_return *back)
+{
+    if (core->phase == CORE_RUNNING)
+        return 1;
+    if (core->phase == CORE_FINISHING && envelope->clock <= core->job.last_step)
+        core_answer(core, back, 0, "%s", "");
+    else
+        core_answer(core, back, STATUS_PROTOCOL, "no step is running");
+    return 0;
+}
+
+void core_steps_prepared(struct coordinator_core *core, struct core_member *member, struct message *message,
+                         const struct net_return *back)
+{
+    const Shoal__Envelope *envelope = message->envelope;
+    struct core_job *job = &core->job;
+    if (!check_running(core, envelope, back))
+        return;
+    const Shoal__Prepared *prepared = envelope->body_case == SHOAL__ENVELOPE__BODY_PREPARED ? envelope->prepared : NULL;
+    if (prepared == NULL || prepared->runs > (uint64_t)job->step.rules.runs ||
+        prepared->runs_first > (uint64_t)job->step.rules.runs) {
+        core_answer(core, back, STATUS_RANGE, "runs out of range");
+        return;
+    }
+    struct step_sums sums = {.owner = member->rank, .cluster_epoch = envelope->cluster_epoch, .step = envelope->clock,
+                             .run_first = (int64_t)prepared->runs_first, .runs = (int64_t)prepared->runs,
+                             .weight = prepared->weight};
+    if (prepared->runs > 0) {
+        if (message->frames_count < 2 || message->frames[0]->bytes != prepared->runs * sizeof(double) ||
+            message->frames[1]->bytes != prepared->runs) {
+            core_answer(core, back, STATUS_SHAPE, "frames do not fit %llu runs", (unsigned long long)prepared->runs);
+            return;
+        }
+        sums.squares = message->frames[0]->data;
+        sums.finite = message->frames[1]->data;
+    }
+    answer_step(core, step_prepared(&job->step, &sums), envelope, back);
+    core_steps_advance(core);
+}
+
+static int report_fits(const struct core_job *job, const struct message *message)
+{
+    const Shoal__Report *report = message->envelope->report;
+    size_t bytes = (size_t)report->micro_batches * (size_t)job->statistics_count * sizeof(double);
+    size_t have = message->frames_count > 0 ? message->frames[0]->bytes : 0;
+    if (report->micro_batches > 1 << 20 || report->digest.len > sizeof job->reports[0].digest)
+        return 0;
+    return job->statistics_count == 0 ? have == 0 : have == bytes;
+}
+
+static void keep_report(struct core_report *kept, struct message *message)
+{
+    const Shoal__Report *report = message->envelope->report;
+    kept->in = 1;
+    kept->loss_sum = report->loss_sum;
+    kept->counted = report->counted;
+    kept->correct = report->correct;
+    kept->samples = report->samples;
+    kept->micro_batches = report->micro_batches;
+    kept->digest_bytes = report->digest.len;
+    if (report->digest.len > 0)
+        memcpy(kept->digest, report->digest.data, report->digest.len);
+    if (message->frames_count > 0 && message->frames[0]->bytes > 0) {
+        kept->statistics = message->frames[0];
+        message->frames[0] = NULL;
+    }
+}
+
+void core_steps_report(struct coordinator_core *core, struct core_member *member, struct message *message,
+                       const struct net_return *back)
+{
+    const Shoal__Envelope *envelope = message->envelope;
+    struct core_job *job = &core->job;
+    if (!check_running(core, envelope, back))
+        return;
+    if (envelope->body_case != SHOAL__ENVELOPE__BODY_REPORT) {
+        core_answer(core, back, STATUS_PROTOCOL, "no body");
+        return;
+    }
+    if (!report_fits(job, message)) {
+        core_answer(core, back, STATUS_SHAPE, "statistics or digest do not fit the model");
+        core_ending_end(core, STATUS_SHAPE, "worker %d: statistics of step %llu do not fit the model", member->rank,
+                        (unsigned long long)envelope->clock);
+        return;
+    }
+    struct core_report *kept = &job->reports[member->rank];
+    /* Kept before the step takes it, as the last report decides at once. */
+    int fresh = step_worker_missing(&job->step, member->rank) && envelope->clock == job->step.step &&
+                envelope->cluster_epoch == job->step.cluster_epoch;
+    if (fresh) {
+        keep_report(kept, message);
+        core_snapshots_evaluated(core); /* who is a step further has nothing to evaluate any more */
+    }
+    answer_step(core, step_report(&job->step, envelope->cluster_epoch, envelope->clock, member->rank), envelope,
+                back);
+    core_steps_advance(core);
+}
+
+void core_steps_advance(struct coordinator_core *core)
+{
+    const struct step_verdict *verdict = core->phase == CORE_RUNNING ? step_verdict_of(&core->job.step) : NULL;
+    if (verdict == NULL || core->job.snapshot.active)
+        return; /* a snapshot's owners must stand still at their step */
+    core_verdict_announce(core, verdict);
+}
+
+static int report_missing(const struct coordinator_core *core, enum core_kind kind, int rank)
+{
+    return kind == CORE_WORKER ? step_worker_missing(&core->job.step, rank) : 0;
+}
+
+static int sums_missing(const struct coordinator_core *core, enum core_kind kind, int rank)
+{
+    return kind == CORE_SERVER ? step_owner_missing(&core->job.step, rank) : 0;
+}
+
+static int files_missing(const struct coordinator_core *core, enum core_kind kind, int rank)
+{
+    const struct core_snapshot *snapshot = &core->job.snapshot;
+    return kind == CORE_SERVER ? !snapshot->servers_done[rank]
+                               : rank == 0 && snapshot->waiting_worker && !snapshot->worker_done;
+}
+
+static int summary_missing(const struct coordinator_core *core, enum core_kind kind, int rank)
+{
+    const struct core_member *member = core->members[kind][rank];
+    return member == NULL || member->summary == NULL;
+}
+
+/* While a client program decides when to push, nothing is overdue; a job with a length must move. */
+static void say_stalled(struct coordinator_core *core, double waited)
+{
+    char reports[CORE_LINE], sums[CORE_LINE];
+    core_members_list(core, report_missing, "the reports of ", reports);
+    core_members_list(core, sums_missing, "the sums of ", sums);
+    core_log(core, LOG_WARNING, "step %llu: waiting for %s%s%s for %.0f s", (unsigned long long)core->job.step.step,
+             reports, *reports != '\0' && *sums != '\0' ? "; " : "", sums, waited);
+}
+
+void core_steps_tick(struct coordinator_core *core)
+{
+    struct core_job *job = &core->job;
+    if (core->phase != CORE_RUNNING && core->phase != CORE_FINISHING)
+        return;
+    double waited = (double)(core->now_ns - job->step_ns) / 1e9;
+    if ((double)(core->now_ns - job->said_ns) / 1e9 < job->job->cluster.timeouts.stall_report)
+        return;
+    job->said_ns = core->now_ns;
+    char text[CORE_LINE];
+    if (job->snapshot.active) {
+        core_members_list(core, files_missing, "", text);
+        core_log(core, LOG_WARNING, "snapshot of step %llu: waiting for the files of %s for %.0f s",
+                 (unsigned long long)job->snapshot.step, text, waited);
+    } else if (core->phase == CORE_FINISHING) {
+        core_members_list(core, summary_missing, "", text);
+        core_log(core, LOG_WARNING, "end: waiting for the summaries of %s for %.0f s", text, waited);
+    } else if (job->total_steps > 0 || job->step.workers_missing < job->workers) {
+        say_stalled(core, waited);
+    }
+}
