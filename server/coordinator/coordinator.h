@@ -18,6 +18,7 @@ struct coordinator_options {
     const char *state_dir;    /* durable state; "": none */
     const char *init_path, *export_path, *metrics_path, *trace_path; /* of the first job; NULL or "" */
     int resume;               /* the first job starts from the newest whole snapshot in snapshot.dir */
+    const char *resume_path;  /* with resume: a folder of snapshots or one snapshot's; NULL or "": snapshot.dir */
     int once;                 /* end after the first job */
     int progress;             /* 1: a live line (terminal), 0: plain lines every log_every */
     int out_fd;               /* where progress, evaluation and report card go; -1: nowhere */

@@ -33,6 +33,7 @@
 #include "net/net.h"
 #include "server/coordinator/durable_state.h"
 #include "server/coordinator/manifest.h"
+#include "server/coordinator/snapshot_store.h"
 
 struct errbuf;
 struct job;
@@ -69,13 +70,12 @@ struct coordinator_ops {
     int (*persist)(void *context, const struct durable_state *state, struct errbuf *err);
     /* Opens the metrics file and looks at snapshot.dir; failing refuses the job. */
     int (*job_begins)(void *context, const struct coordinator_job *job, struct errbuf *err);
-    /* The snapshot to resume from, checked; found 0: none there, start at the beginning. Files that are not in the
-     * folder have missing 1. *folder owned by the caller. */
-    int (*restore)(void *context, const struct coordinator_job *job, struct manifest *manifest, char **folder,
-                   int *found, struct errbuf *err);
-    /* Writes the manifest (synced; it makes the snapshot whole), then removes snapshots beyond `keep` but the best. */
-    int (*snapshot_commit)(void *context, const char *folder, const struct manifest *manifest, int keep,
-                           const char *best_folder, struct errbuf *err);
+    /* The snapshot to resume from, checked: job->resume_path (a folder of snapshots or one snapshot), or `dir` when that
+     * is empty. found 0: none there yet, start at the beginning. Files that are not in the folder have missing 1.
+     * *folder is the caller's to free. */
+    int (*restore)(void *context, const struct coordinator_job *job, const char *dir, struct manifest *manifest,
+                   char **folder, int *found, struct errbuf *err);
+    int (*snapshot_commit)(void *context, const struct snapshot_commit *commit, struct errbuf *err);
     void (*snapshot_discard)(void *context, const char *folder);
     int (*trace)(void *context, const char *path, const struct trace_track *tracks, size_t count, struct errbuf *err);
     /* The job is over and everyone who lives has learned it. */

@@ -116,11 +116,11 @@ static int commit(struct coordinator_core *core, struct errbuf *err)
         return errbuf_set(err, STATUS_NOMEM, "out of memory");
     }
     fill_manifest(core, &snapshot->manifest);
-    int status = snapshot->manifest.yaml == NULL
-                     ? errbuf_set(err, STATUS_NOMEM, "out of memory")
-                     : core->ops.snapshot_commit(core->ops.context, folder, &snapshot->manifest,
-                                                 (int)job->job->snapshot.keep,
-                                                 best != NULL ? best : job->best_folder, err);
+    struct snapshot_commit order = {folder, &snapshot->manifest, (int)job->job->snapshot.keep,
+                                    best != NULL ? best : job->best_folder,
+                                    job->snapshot_folder != NULL ? -1 : job->resumed ? (int64_t)job->resume.step : 0};
+    int status = snapshot->manifest.yaml == NULL ? errbuf_set(err, STATUS_NOMEM, "out of memory")
+                                                 : core->ops.snapshot_commit(core->ops.context, &order, err);
     if (status != 0) {
         free(folder);
         free(durable);

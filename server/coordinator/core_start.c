@@ -18,7 +18,7 @@ int core_start_table(const Shoal__ParamTable *from, struct param_table *table, s
         }
         if (tensor->layer == (uint32_t)table->layer_count && (status = param_table_add_layer(table)) < 0)
             break;
-        int added = param_table_add(table, tensor->name, (int)(tensor->n_shape > PARAM_DIMS_MAX ? -1 : tensor->n_shape),
+        int added = param_table_add(table, tensor->name, tensor->n_shape > PARAM_DIMS_MAX ? -1 : (int)tensor->n_shape,
                                     tensor->shape, err);
         status = added < 0 ? added : 0;
         if (added >= 0) {
@@ -157,16 +157,13 @@ int core_start_restore(struct coordinator_core *core, struct errbuf *err)
     struct core_job *job = &core->job;
     if (!job->spec.resume)
         return 0;
-    struct coordinator_job spec = job->spec;
-    spec.job = job->job;
-    if (*spec.resume_path == '\0')
-        spec.resume_path = job->snapshot_dir;
-    int status =
-        core->ops.restore(core->ops.context, &spec, &job->resume, &job->resume_folder, &job->resumed, err);
+    int status = core->ops.restore(core->ops.context, &job->spec, job->snapshot_dir, &job->resume,
+                                   &job->resume_folder, &job->resumed, err);
     if (status != 0)
         return status;
     if (!job->resumed) {
-        core_say(core, "resume: no snapshot in %s yet, starting at the beginning", spec.resume_path);
+        core_say(core, "resume: no snapshot in %s yet, starting at the beginning",
+                 *job->spec.resume_path != '\0' ? job->spec.resume_path : job->snapshot_dir);
         return 0;
     }
     struct job *saved = NULL;
