@@ -102,6 +102,25 @@ static void one_pass_gives_the_bits_of_a_plain_sum_and_update(void **state)
         }
 }
 
+/* A plug-in need not bring update_sum. */
+static void a_rule_without_a_loop_for_sums_gives_the_same_bits(void **state)
+{
+    struct fixture *f = *state;
+    struct optimizer_ops ops = *optimizer_find("adam");
+    struct owner_rule rule = {&ops, &params, &step, 1};
+    float *slots[2] = {f->got.a, f->got.b};
+
+    ops.update_sum = NULL;
+    for (int sources = 1; sources <= SOURCES; sources += 3) {
+        plain(f, &rule, sources);
+        f->got = f->first;
+        assert_int_equal(owner_apply_sum(&rule, f->got.w, slots, f->pointers, sources, COUNT), 1);
+        assert_memory_equal(&f->got, &f->want, sizeof f->got);
+    }
+    f->sources[2][COUNT - 1] = NAN;
+    assert_int_equal(owner_apply_sum(&rule, f->got.w, slots, f->pointers, 3, COUNT), 0);
+}
+
 static void two_passes_give_the_same_bits_and_the_norm(void **state)
 {
     struct fixture *f = *state;
@@ -167,6 +186,7 @@ static void a_sum_that_is_not_finite_is_told(void **state)
             f->sources[1][at] = f->sources[2][at] = bad[k]; /* 3e38 twice: only the sum is infinite */
             f->got = f->first;
             assert_int_equal(owner_apply_sum(&rule, f->got.w, slots, f->pointers, 3, COUNT), 0);
+            assert_int_equal(owner_apply_sum(&rule, f->got.w, slots, f->pointers, 9, COUNT), 0);
             owner_sum(f->grad, f->pointers, 3, COUNT, &finite);
             assert_int_equal(finite, 0);
             f->sources[1][at] = kept[0];
@@ -191,6 +211,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(one_pass_gives_the_bits_of_a_plain_sum_and_update, fixture_open,
+                                        fixture_close),
+        cmocka_unit_test_setup_teardown(a_rule_without_a_loop_for_sums_gives_the_same_bits, fixture_open,
                                         fixture_close),
         cmocka_unit_test_setup_teardown(two_passes_give_the_same_bits_and_the_norm, fixture_open, fixture_close),
         cmocka_unit_test_setup_teardown(the_cut_of_a_part_does_not_change_its_bits, fixture_open, fixture_close),
