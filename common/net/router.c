@@ -25,6 +25,9 @@ struct net_router {
     int curve;
     char *allow_file;
     struct allow_list allow;
+    /* Handshakes that came to an end so far, and their number when each descriptor was accepted. */
+    uint64_t handshakes, *accepted_at;
+    int accepted_room;
     int closed;
 };
 
@@ -112,12 +115,43 @@ void net_reply_status(struct net_router *router, const struct net_return *back, 
 
 /* --- opening ---------------------------------------------------------------------------------------- */
 
+static void remember_accepted(struct net_router *router, int fd)
+{
+    if (fd < 0)
+        return;
+    if (fd >= router->accepted_room) {
+        int room = fd * 2 + 16;
+        uint64_t *grown = realloc(router->accepted_at, (size_t)room * sizeof *grown);
+        if (!grown) /* only a count is lost */
+            return;
+        memset(grown + router->accepted_room, 0xFF, (size_t)(room - router->accepted_room) * sizeof *grown);
+        router->accepted_at = grown;
+        router->accepted_room = room;
+    }
+    router->accepted_at[fd] = router->handshakes;
+}
+
+/* ZeroMQ says nothing of a socket of a wrong kind but that it came and went: when no handshake ended in between, it
+ * cannot have been let in. */
 static void on_event(void *context, int event, int value)
 {
     struct net_router *router = context;
-    (void)value;
-    (void)event;
-    net_refuse(router->net, router->endpoint, "a handshake failed");
+    switch (event) {
+    case ZMQ_EVENT_ACCEPTED:
+        remember_accepted(router, value);
+        break;
+    case ZMQ_EVENT_DISCONNECTED:
+        if (value >= 0 && value < router->accepted_room && router->accepted_at[value] == router->handshakes)
+            net_refuse(router->net, router->endpoint, "a peer went without a handshake");
+        break;
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
+        router->handshakes++;
+        break;
+    default:
+        router->handshakes++;
+        net_refuse(router->net, router->endpoint, "a handshake failed");
+        break;
+    }
 }
 
 static void router_gone(void *context)
@@ -125,6 +159,7 @@ static void router_gone(void *context)
     struct net_router *router = context;
     allow_list_close(&router->allow);
     free(router->allow_file);
+    free(router->accepted_at);
     free(router);
 }
 
@@ -170,7 +205,8 @@ static int bind_socket(struct net_router *router, void *socket, const struct end
 /* Takes the socket. */
 static int start(struct net_router *router, void *socket, const struct net_listen *listen, struct errbuf *err)
 {
-    enum { EVENTS = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
+    enum { EVENTS = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
+                    ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
                     ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL };
     struct net *net = router->net;
     struct endpoint endpoint;
