@@ -30,8 +30,8 @@ void norm_stats_commit(const int64_t *features, int norms, const double *merged,
 {
     for (int i = 0; i < norms; i++) {
         int64_t f = features[i];
-        struct norm_stats stats = {.count = merged[0], .mean = (double *)(merged + 1),
-                                   .m2 = (double *)(merged + 1 + f)};
+        struct norm_stats stats = {
+            .count = merged[0], .mean = (double *)(merged + 1), .m2 = (double *)(merged + 1 + f)};
         batch_norm_commit(running, running + f, &stats, f, running_momentum);
         merged += 1 + 2 * f;
         running += 2 * f;

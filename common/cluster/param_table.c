@@ -51,8 +51,8 @@ static int shape_count(const char *name, int dims, const int64_t *shape, int64_t
     int empty = 0;
     for (int d = 0; d < dims; d++) {
         if (shape[d] < 0)
-            return errbuf_set(err, STATUS_RANGE, "tensor %s: dimension %d is %lld, a size cannot be negative", name, d,
-                              (long long)shape[d]);
+            return errbuf_set(err, STATUS_RANGE, "tensor %s: dimension %d is %lld, a size cannot be negative", name,
+                              d, (long long)shape[d]);
         empty |= shape[d] == 0;
     }
     *count = empty ? 0 : 1;
@@ -64,8 +64,7 @@ static int shape_count(const char *name, int dims, const int64_t *shape, int64_t
     return STATUS_OK;
 }
 
-int param_table_add(struct param_table *table, const char *name, int dims, const int64_t *shape,
-                    struct errbuf *err)
+int param_table_add(struct param_table *table, const char *name, int dims, const int64_t *shape, struct errbuf *err)
 {
     if (table->layer_count == 0)
         return errbuf_set(err, STATUS_INVALID, "tensor %s: no layer is open", name);
@@ -85,8 +84,11 @@ int param_table_add(struct param_table *table, const char *name, int dims, const
     table->tensors = tensors;
     struct param_layer *layer = &table->layers[table->layer_count - 1];
     struct param_tensor *tensor = &tensors[table->tensor_count];
-    *tensor = (struct param_tensor){.name = strdup(name), .dims = dims, .count = count,
-                                    .layer = table->layer_count - 1, .offset = layer->count};
+    *tensor = (struct param_tensor){.name = strdup(name),
+                                    .dims = dims,
+                                    .count = count,
+                                    .layer = table->layer_count - 1,
+                                    .offset = layer->count};
     if (!tensor->name)
         return errbuf_set(err, STATUS_NOMEM, "tensor %s: out of memory", name);
     if (dims > 0)

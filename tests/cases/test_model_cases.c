@@ -40,7 +40,8 @@ static void near(const char *what, double found, double wanted, double tolerance
 
 static const float s1_x[] = {1, 2, -1, 0.5, 2, 1, -2, -1};
 static const int32_t s1_labels[] = {0, 1, 0, 1};
-static const struct reference_data s1_data = {.x = s1_x, .labels = s1_labels, .rows = 4, .features = 2, .outputs = 2};
+static const struct reference_data s1_data = {
+    .x = s1_x, .labels = s1_labels, .rows = 4, .features = 2, .outputs = 2};
 
 struct s1_row {
     const char *name;
@@ -50,25 +51,61 @@ struct s1_row {
     double losses[6];
 };
 static const struct s1_row s1_rows[] = {
-    {.name = "sgd", .kind = JOB_SGD, .lr = 0.5,
+    {.name = "sgd",
+     .kind = JOB_SGD,
+     .lr = 0.5,
      .losses = {0.69314718, 0.22782775, 0.16158376, 0.12855686, 0.10778109, 0.09321433}},
-    {.name = "momentum", .kind = JOB_SGD, .lr = 0.1, .momentum = 0.9,
+    {.name = "momentum",
+     .kind = JOB_SGD,
+     .lr = 0.1,
+     .momentum = 0.9,
      .losses = {0.69314718, 0.55533153, 0.37480350, 0.23412646, 0.14851036, 0.09938100}},
-    {.name = "nesterov", .kind = JOB_SGD, .lr = 0.1, .momentum = 0.9, .nesterov = 1,
+    {.name = "nesterov",
+     .kind = JOB_SGD,
+     .lr = 0.1,
+     .momentum = 0.9,
+     .nesterov = 1,
      .losses = {0.69314718, 0.45280575, 0.28091844, 0.18061816, 0.12298119, 0.08795678}},
-    {.name = "adam", .kind = JOB_ADAM, .lr = 0.1, .eps = 1e-8,
+    {.name = "adam",
+     .kind = JOB_ADAM,
+     .lr = 0.1,
+     .eps = 1e-8,
      .losses = {0.69314718, 0.48921513, 0.34355258, 0.24489119, 0.17865177, 0.13341953}},
-    {.name = "adamw, all", .kind = JOB_ADAMW, .lr = 0.1, .decay = 0.1, .eps = 1e-8,
+    {.name = "adamw, all",
+     .kind = JOB_ADAMW,
+     .lr = 0.1,
+     .decay = 0.1,
+     .eps = 1e-8,
      .losses = {0.69314718, 0.48921513, 0.34475574, 0.24737860, 0.18212680, 0.13758160}},
-    {.name = "adamw, weights only", .kind = JOB_ADAMW, .lr = 0.1, .decay = 0.1, .eps = 1e-8, .weights_only = 1,
+    {.name = "adamw, weights only",
+     .kind = JOB_ADAMW,
+     .lr = 0.1,
+     .decay = 0.1,
+     .eps = 1e-8,
+     .weights_only = 1,
      .losses = {0.69314718, 0.48921513, 0.34475574, 0.24735098, 0.18205841, 0.13746860}},
-    {.name = "adamw, eps 0.1", .kind = JOB_ADAMW, .lr = 0.1, .decay = 0.1, .eps = 0.1,
+    {.name = "adamw, eps 0.1",
+     .kind = JOB_ADAMW,
+     .lr = 0.1,
+     .decay = 0.1,
+     .eps = 0.1,
      .losses = {0.69314718, 0.51409376, 0.38503184, 0.29464246, 0.23164081, 0.18704885}},
-    {.name = "ftrl", .kind = JOB_FTRL, .lr = 0.5, .l1 = 0.05, .l2 = 0.1,
+    {.name = "ftrl",
+     .kind = JOB_FTRL,
+     .lr = 0.5,
+     .l1 = 0.05,
+     .l2 = 0.1,
      .losses = {0.69314718, 0.37917223, 0.26888646, 0.21498441, 0.18126772, 0.15782644}},
-    {.name = "adam, L2", .kind = JOB_ADAM, .lr = 0.1, .decay = 0.1, .eps = 1e-8,
+    {.name = "adam, L2",
+     .kind = JOB_ADAM,
+     .lr = 0.1,
+     .decay = 0.1,
+     .eps = 1e-8,
      .losses = {0.69314718, 0.48921513, 0.34384628, 0.24589684, 0.18092811, 0.13767893}},
-    {.name = "adagrad", .kind = JOB_ADAGRAD, .lr = 0.1, .eps = 1e-10,
+    {.name = "adagrad",
+     .kind = JOB_ADAGRAD,
+     .lr = 0.1,
+     .eps = 1e-10,
      .losses = {0.69314718, 0.48921513, 0.39441256, 0.33691576, 0.29719848, 0.26763472}},
 };
 
@@ -101,7 +138,8 @@ static void s1_every_optimizer_row(void **state)
             s1_job(&job, &s1_rows[i]);
             open_or_fail(&reference, &job, &s1_data, groups);
             for (int step = 0; step < 6; step++) {
-                near(s1_rows[i].name, reference_evaluate(&reference, &s1_data, NULL), s1_rows[i].losses[step], 1e-6);
+                near(s1_rows[i].name, reference_evaluate(&reference, &s1_data, NULL), s1_rows[i].losses[step],
+                     1e-6);
                 steps(&reference, 1);
                 near(s1_rows[i].name, reference.loss, s1_rows[i].losses[step], 1e-6);
             }
@@ -123,7 +161,8 @@ static void s1_weights_after_five_sgd_steps(void **state)
     reference_close(&reference);
 }
 
-/* --- S2, S3 ---------------------------------------------------------------------------------------------------- */
+/* --- S2, S3 ----------------------------------------------------------------------------------------------------
+ */
 
 struct loss_at {
     int step;
@@ -180,9 +219,10 @@ static void s2_iris(void **state)
     for (int groups = 1; groups <= 4; groups++) {
         struct reference_data data;
         case_data_iris(&data);
-        full_batch(&data, 0.1, groups,
-                   (struct loss_at[]){{0, 1.09861229}, {1, 1.03236722}, {10, 0.85650918}, {200, 0.26204785}, {-1, 0}},
-                   147);
+        full_batch(
+            &data, 0.1, groups,
+            (struct loss_at[]){{0, 1.09861229}, {1, 1.03236722}, {10, 0.85650918}, {200, 0.26204785}, {-1, 0}},
+            147);
     }
 }
 
@@ -217,8 +257,13 @@ static void s2_fashion_mnist(void **state)
     case_data_fashion(&test, 1);
     softmax_job(&job, train.rows, 0.1);
     open_or_fail(&reference, &job, &train, 2);
-    descend(&reference, (struct loss_at[]){{0, 2.30258509}, {1, 2.07707567}, {2, 1.91860202}, {5, 1.59041025},
-                                           {10, 1.30283410}, {20, 1.05664812}, {-1, 0}});
+    descend(&reference, (struct loss_at[]){{0, 2.30258509},
+                                           {1, 2.07707567},
+                                           {2, 1.91860202},
+                                           {5, 1.59041025},
+                                           {10, 1.30283410},
+                                           {20, 1.05664812},
+                                           {-1, 0}});
     reference_evaluate(&reference, &test, &correct);
     assert_in_range(correct, 6739 - 3, 6739 + 3);
     reference_close(&reference);

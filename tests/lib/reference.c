@@ -51,8 +51,8 @@ static int take_memory(struct reference *reference)
     return failed ? STATUS_NOMEM : STATUS_OK;
 }
 
-int reference_open(struct reference *reference, const struct job *job, const struct reference_data *data, int groups,
-                   int threads, struct errbuf *err)
+int reference_open(struct reference *reference, const struct job *job, const struct reference_data *data,
+                   int groups, int threads, struct errbuf *err)
 {
     memset(reference, 0, sizeof *reference);
     reference->job = job;

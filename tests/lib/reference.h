@@ -42,13 +42,14 @@ struct reference {
 /* A job with the file's defaults: linear, softmax, sgd, constant lr 0.1, batch 1, one epoch. Nothing to free. */
 void reference_job(struct job *job);
 /* Creates the model with its initial weights. */
-int reference_open(struct reference *reference, const struct job *job, const struct reference_data *data, int groups,
-                   int threads, struct errbuf *err);
+int reference_open(struct reference *reference, const struct job *job, const struct reference_data *data,
+                   int groups, int threads, struct errbuf *err);
 void reference_close(struct reference *reference);
 /* One optimizer step on the next batch in file order (last batch of an epoch short). */
 int reference_step(struct reference *reference, struct errbuf *err);
 int64_t reference_steps_per_epoch(const struct reference *reference);
-/* Mean loss over all rows of data in evaluation mode; *correct counts right rows (NULL ok). Blocks of batch_size. */
+/* Mean loss over all rows of data in evaluation mode; *correct counts right rows (NULL ok). Blocks of batch_size.
+ */
 double reference_evaluate(struct reference *reference, const struct reference_data *data, int64_t *correct);
 /* First row and number of rows of share `group` of `groups` of `rows`: contiguous, remainders first. */
 void reference_share(int64_t rows, int groups, int group, int64_t *first, int64_t *count);

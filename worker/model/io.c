@@ -66,7 +66,8 @@ static void list_fill(struct file_list *list, const struct model *model, const f
         const struct param_layer *layer = &model->params.layers[l];
         for (int t = layer->tensor_first; t < layer->tensor_first + layer->tensor_count; t++) {
             const struct param_tensor *tensor = &model->params.tensors[t];
-            list_add(list, tensor->name, "", tensor->dims, tensor->shape)->data = w + layer->offset + tensor->offset;
+            list_add(list, tensor->name, "", tensor->dims, tensor->shape)->data =
+                w + layer->offset + tensor->offset;
         }
         if (model->layers[l]->norm)
             list_add_norm(list, model->layers[l]->norm, &model->buffers.num_batches_tracked);
@@ -84,8 +85,7 @@ int model_export(const struct model *model, const struct job *job, const float *
         goto close_list;
     }
     list_fill(&list, model, w);
-    struct safetensors_meta metadata[3] = {
-        {"format", "pt"}, {"model", section}, {"transform", transform_json}};
+    struct safetensors_meta metadata[3] = {{"format", "pt"}, {"model", section}, {"transform", transform_json}};
     status = safetensors_write(path, list.items, list.count, metadata, transform_json ? 3 : 2, sha256_hex, err);
 close_list:
     list_close(&list);

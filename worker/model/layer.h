@@ -22,7 +22,7 @@ struct model_memory {
         void *pointer;
         size_t bytes;
         enum account_kind kind;
-    } *items;
+    } * items;
     int count;
 };
 /* `count` zeroed elements of `bytes_each`; NULL when out of memory. Lives until model_memory_close. */
@@ -38,10 +38,10 @@ struct tensor_init {
 /* What a layer is given when it is made. */
 struct layer_setup {
     struct model_memory *memory;
-    struct param_table *params;    /* the layer opens its param layer and adds its tensors */
-    struct tensor_init *inits;     /* [tensor], room for four more tensors */
+    struct param_table *params; /* the layer opens its param layer and adds its tensors */
+    struct tensor_init *inits;  /* [tensor], room for four more tensors */
     int64_t rows_max;
-    int zeros;                     /* init: zeros */
+    int zeros; /* init: zeros */
     uint64_t seed;
 };
 
@@ -69,11 +69,11 @@ struct layer_ops {
 /* First member of every kind's own struct. */
 struct layer {
     const struct layer_ops *ops;
-    int index;    /* of the param layer */
+    int index; /* of the param layer */
     int64_t in, out;
     const struct param_tensor *tensors; /* of this layer, set once the table is complete */
-    const float *y;          /* (rows, out) of the last forward */
-    struct layer_norm *norm; /* NULL: none */
+    const float *y;                     /* (rows, out) of the last forward */
+    struct layer_norm *norm;            /* NULL: none */
 };
 
 #endif

@@ -10,13 +10,13 @@
 
 struct layer_norm {
     int64_t features;
-    char name[64];      /* "layers.0.norm" */
-    float *running;     /* mean[f], variance[f]: a slice of the model's buffers, set once they exist */
-    double *local;      /* n, mean[f], M2[f] of the last micro-batch here */
-    double *group;      /* the same of the normalisation group */
+    char name[64];       /* "layers.0.norm" */
+    float *running;      /* mean[f], variance[f]: a slice of the model's buffers, set once they exist */
+    double *local;       /* n, mean[f], M2[f] of the last micro-batch here */
+    double *group;       /* the same of the normalisation group */
     double *mean, *rstd; /* in use, f each */
-    double *sums;       /* backward: Σdy[f], Σdy·x̂[f] of the group */
-    float *xhat;        /* (rows, f) */
+    double *sums;        /* backward: Σdy[f], Σdy·x̂[f] of the group */
+    float *xhat;         /* (rows, f) */
 };
 
 /* Allocates for rows_max rows; NULL when out of memory. */

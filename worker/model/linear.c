@@ -11,5 +11,7 @@ static int build(struct model *model, const struct job *job, struct errbuf *err)
     return model_add_linear(model, &head, err);
 }
 
-const struct model_ops model_linear = {
-    .kind = JOB_MODEL_LINEAR, .name = "linear", .help = "one linear layer: softmax, logistic or linear regression", .build = build};
+const struct model_ops model_linear = {.kind = JOB_MODEL_LINEAR,
+                                       .name = "linear",
+                                       .help = "one linear layer: softmax, logistic or linear regression",
+                                       .build = build};

@@ -49,10 +49,8 @@ static int build(struct model *model, const struct job *job, struct errbuf *err)
         status = add_hidden(model, job, i, err);
     if (status != STATUS_OK)
         return status;
-    struct layer_linear_spec head = {.in = model_width(model),
-                                     .out = model->outputs,
-                                     .linear_name = "head",
-                                     .activation = ACTIVATION_NONE};
+    struct layer_linear_spec head = {
+        .in = model_width(model), .out = model->outputs, .linear_name = "head", .activation = ACTIVATION_NONE};
     return model_add_linear(model, &head, err);
 }
 

@@ -42,8 +42,8 @@ int model_reserve(struct model *model, int layers, struct errbuf *err)
     model->layers = model_memory_take(memory, ACCOUNT_CONTROL, layers, sizeof *model->layers);
     model->norms = model_memory_take(memory, ACCOUNT_CONTROL, layers, sizeof *model->norms);
     model->norm_features = model_memory_take(memory, ACCOUNT_CONTROL, layers, sizeof *model->norm_features);
-    model->inits = model_memory_take(memory, ACCOUNT_CONTROL, (int64_t)layers * TENSORS_A_LAYER_MAX,
-                                     sizeof *model->inits);
+    model->inits =
+        model_memory_take(memory, ACCOUNT_CONTROL, (int64_t)layers * TENSORS_A_LAYER_MAX, sizeof *model->inits);
     if (!model->layers || !model->norms || !model->norm_features || !model->inits)
         return errbuf_set(err, STATUS_NOMEM, "model: out of memory for %d layers", layers);
     model->layers_max = layers;
@@ -57,8 +57,12 @@ int64_t model_width(const struct model *model)
 
 int model_add_linear(struct model *model, const struct layer_linear_spec *spec, struct errbuf *err)
 {
-    struct layer_setup setup = {.memory = &model->memory, .params = &model->params, .inits = model->inits,
-                                .rows_max = model->rows_max, .zeros = model->zeros, .seed = model->seed};
+    struct layer_setup setup = {.memory = &model->memory,
+                                .params = &model->params,
+                                .inits = model->inits,
+                                .rows_max = model->rows_max,
+                                .zeros = model->zeros,
+                                .seed = model->seed};
     struct layer *layer;
     int status = layer_linear_create(&layer, &setup, spec, err);
     if (status != STATUS_OK)
@@ -236,8 +240,8 @@ int model_forward(struct model *model, int layer, const float *w, const struct m
         return errbuf_set(err, STATUS_RANGE, "model: a micro-batch of %lld rows, room is for %lld",
                           (long long)batch->rows, (long long)model->rows_max);
     struct layer *self = model->layers[layer];
-    struct layer_call call = {.pool = model->pool, .batch = batch, .reducer = reducer, .w = w,
-                              .x = layer_input(model, layer, batch)};
+    struct layer_call call = {
+        .pool = model->pool, .batch = batch, .reducer = reducer, .w = w, .x = layer_input(model, layer, batch)};
     return self->ops->forward(self, &call, err);
 }
 
@@ -273,10 +277,15 @@ int model_backward(struct model *model, int layer, const float *w, float *grad, 
         return STATUS_OK;
     struct layer *self = model->layers[layer];
     int now = model->gradient_now;
-    struct layer_call call = {.pool = model->pool, .batch = batch, .reducer = reducer, .w = w,
-                              .x = layer_input(model, layer, batch), .dy = model->gradients[now],
+    struct layer_call call = {.pool = model->pool,
+                              .batch = batch,
+                              .reducer = reducer,
+                              .w = w,
+                              .x = layer_input(model, layer, batch),
+                              .dy = model->gradients[now],
                               .dx = layer > model->first_trainable ? model->gradients[1 - now] : NULL,
-                              .grad = grad, .accumulate_grad = accumulate_grad};
+                              .grad = grad,
+                              .accumulate_grad = accumulate_grad};
     model->gradient_now = 1 - now;
     return self->ops->backward(self, &call, err);
 }

@@ -16,22 +16,22 @@ struct safetensors;
 
 /* BatchNorm running statistics and the like: not trained, kept by the coordinator, the same on all ranks. */
 struct model_buffers {
-    float *values;  /* all running_mean and running_var end to end, in layer order: mean then var */
+    float *values; /* all running_mean and running_var end to end, in layer order: mean then var */
     int64_t count;
     int64_t num_batches_tracked;
 };
 
 /* What a forward and backward of one micro-batch needs beyond the parameters. */
 struct model_batch {
-    const float *x;         /* (rows, features) */
-    const int32_t *labels;  /* classification */
-    const float *targets;   /* regression, binary */
-    int64_t rows;           /* may be 0 */
-    int64_t first_row;      /* of the global mini-batch, for dropout's element index */
-    int64_t step;           /* from 1, for dropout */
-    double loss_scale;      /* gradient of (loss sum) is multiplied by this */
-    int micro;              /* index of the micro-batch */
-    int training;           /* 0: dropout off, running statistics used */
+    const float *x;        /* (rows, features) */
+    const int32_t *labels; /* classification */
+    const float *targets;  /* regression, binary */
+    int64_t rows;          /* may be 0 */
+    int64_t first_row;     /* of the global mini-batch, for dropout's element index */
+    int64_t step;          /* from 1, for dropout */
+    double loss_scale;     /* gradient of (loss sum) is multiplied by this */
+    int micro;             /* index of the micro-batch */
+    int training;          /* 0: dropout off, running statistics used */
 };
 
 /* Reduces a vector of doubles over all data ranks, in order of rank (batch_norm_stats: global). Blocks.
@@ -44,14 +44,15 @@ struct model;
 
 /* features and outputs from the data; outputs are the classes for softmax_cross_entropy, else the targets a row
  * (binary too: 1). job->model.outputs may ask for more classes. Row of model_table by job->model.kind; freeze and
- * no_decay are marked in the table. STATUS_INVALID, STATUS_UNKNOWN (a glob), STATUS_NOMEM. batch_rows_max sizes the activations, which are allocated here (ACCOUNT_ACTIVATIONS). */
+ * no_decay are marked in the table. STATUS_INVALID, STATUS_UNKNOWN (a glob), STATUS_NOMEM. batch_rows_max sizes the
+ * activations, which are allocated here (ACCOUNT_ACTIVATIONS). */
 int model_create(struct model **model, const struct job *job, int64_t features, int64_t outputs,
                  int64_t batch_rows_max, struct pool *pool, struct account *account, struct errbuf *err);
 /* The model that an exported file describes (its __metadata__), for predict and evaluate; model_import then loads
  * the values. STATUS_IO, STATUS_FORMAT. */
 int model_create_from_file(struct model **model, const char *path, int64_t batch_rows_max, struct pool *pool,
                            struct account *account, struct errbuf *err);
-void model_destroy(struct model *model); /* takes NULL */
+void model_destroy(struct model *model);                           /* takes NULL */
 const struct param_table *model_params(const struct model *model); /* names, shapes, layers; borrowed */
 int model_layers(const struct model *model);
 int64_t model_features(const struct model *model);

@@ -30,10 +30,10 @@ struct model {
     enum job_loss loss;
     uint64_t seed;
     int zeros;
-    int first_trainable;      /* lowest layer with a tensor that is not frozen; backward ends there */
-    float *gradients[2];      /* (rows_max, widest): dy and dx take turns */
-    int gradient_now;         /* which of them holds the dy of the next backward */
-    int64_t *norm_features;   /* [norms] */
+    int first_trainable;    /* lowest layer with a tensor that is not frozen; backward ends there */
+    float *gradients[2];    /* (rows_max, widest): dy and dx take turns */
+    int gradient_now;       /* which of them holds the dy of the next backward */
+    int64_t *norm_features; /* [norms] */
     struct layer_norm **norms;
     int norms_count;
     struct model_buffers buffers;

@@ -11,8 +11,10 @@ static const char *const loss_names[] = {"softmax_cross_entropy", "binary_cross_
                                          "half_squared_error"};
 static const char *const activation_names[] = {"relu", "gelu", "gelu_tanh", "tanh", "none"};
 
-enum { LOSSES = sizeof loss_names / sizeof *loss_names,
-       ACTIVATIONS = sizeof activation_names / sizeof *activation_names };
+enum {
+    LOSSES = sizeof loss_names / sizeof *loss_names,
+    ACTIVATIONS = sizeof activation_names / sizeof *activation_names
+};
 
 static int word_index(const char *const *words, int count, const char *word)
 {
@@ -68,7 +70,8 @@ static int read_hidden(struct job *job, const json_t *root, struct errbuf *err)
         return errbuf_set(err, STATUS_NOMEM, "model section: out of memory");
     job->model.hidden_count = (int)count;
     for (size_t i = 0; i < count; i++)
-        job->model.hidden[i] = json_integer_value(json_array_get(hidden, i)); /* 0, which is refused, if no number */
+        job->model.hidden[i] =
+            json_integer_value(json_array_get(hidden, i)); /* 0, which is refused, if no number */
     return STATUS_OK;
 }
 

@@ -74,8 +74,9 @@ double fixture_loss(struct fixture *fixture, const struct model_batch *batch, st
 {
     const struct param_table *table = model_params(fixture->model);
     for (int i = 0; i < table->layer_count; i++)
-        assert_int_equal(model_forward(fixture->model, i, fixture->w + table->layers[i].offset, batch, reducer, NULL),
-                         STATUS_OK);
+        assert_int_equal(
+            model_forward(fixture->model, i, fixture->w + table->layers[i].offset, batch, reducer, NULL),
+            STATUS_OK);
     double loss;
     int64_t counted, correct;
     model_loss(fixture->model, batch, &loss, &counted, &correct);

@@ -18,10 +18,16 @@
 static void mlp_lists_its_tensors_as_pytorch_names_them(void **state)
 {
     (void)state;
-    static const char *const names[] = {
-        "layers.0.linear.weight", "layers.0.linear.bias", "layers.0.norm.weight", "layers.0.norm.bias",
-        "layers.1.linear.weight", "layers.1.linear.bias", "layers.1.norm.weight", "layers.1.norm.bias",
-        "head.weight", "head.bias"};
+    static const char *const names[] = {"layers.0.linear.weight",
+                                        "layers.0.linear.bias",
+                                        "layers.0.norm.weight",
+                                        "layers.0.norm.bias",
+                                        "layers.1.linear.weight",
+                                        "layers.1.linear.bias",
+                                        "layers.1.norm.weight",
+                                        "layers.1.norm.bias",
+                                        "head.weight",
+                                        "head.bias"};
     struct fixture fixture;
     fixture_job(&fixture);
     fixture.job.model.batch_norm = 1;

@@ -99,7 +99,8 @@ static void the_file_alone_makes_the_model(void **state)
     double loss = fixture_loss(&fixture, &batch, NULL);
     assert_int_equal(model_create_from_file(&model, place->path, FIXTURE_ROWS, NULL, &fixture.account, NULL),
                      STATUS_OK);
-    assert_true(param_table_fingerprint(model_params(model)) == param_table_fingerprint(model_params(fixture.model)));
+    assert_true(param_table_fingerprint(model_params(model)) ==
+                param_table_fingerprint(model_params(fixture.model)));
     assert_int_equal(model_import(model, place->path, fixture.grad, NULL), STATUS_OK);
     struct model *first = fixture.model;
     float *w = fixture.w;
@@ -135,7 +136,8 @@ static void names_and_metadata_are_as_documented(void **state)
     fixture_close(&fixture);
 }
 
-/* Writes `tensors` and expects import into a linear 5 -> 3 model to fail with `status`, saying `text`, untouched. */
+/* Writes `tensors` and expects import into a linear 5 -> 3 model to fail with `status`, saying `text`, untouched.
+ */
 static void import_refuses(const char *path, const struct safetensors_tensor *tensors, int count, int status,
                            const char *text)
 {
@@ -159,10 +161,27 @@ static void a_file_of_another_model_is_refused_and_nothing_is_loaded(void **stat
 {
     struct place *place = *state;
     static const float values[32];
-    struct safetensors_tensor tensors[3] = {
-        {.name = "head.weight", .dtype = SAFETENSORS_F32, .dims = 2, .shape = {3, 5}, .count = 15, .data = values, .bytes = 60},
-        {.name = "head.bias", .dtype = SAFETENSORS_F32, .dims = 1, .shape = {3}, .count = 3, .data = values, .bytes = 12},
-        {.name = "head.scale", .dtype = SAFETENSORS_F32, .dims = 1, .shape = {1}, .count = 1, .data = values, .bytes = 4}};
+    struct safetensors_tensor tensors[3] = {{.name = "head.weight",
+                                             .dtype = SAFETENSORS_F32,
+                                             .dims = 2,
+                                             .shape = {3, 5},
+                                             .count = 15,
+                                             .data = values,
+                                             .bytes = 60},
+                                            {.name = "head.bias",
+                                             .dtype = SAFETENSORS_F32,
+                                             .dims = 1,
+                                             .shape = {3},
+                                             .count = 3,
+                                             .data = values,
+                                             .bytes = 12},
+                                            {.name = "head.scale",
+                                             .dtype = SAFETENSORS_F32,
+                                             .dims = 1,
+                                             .shape = {1},
+                                             .count = 1,
+                                             .data = values,
+                                             .bytes = 4}};
     import_refuses(place->path, tensors, 1, STATUS_UNKNOWN, "head.bias is missing");
     import_refuses(place->path, tensors, 3, STATUS_UNKNOWN, "head.scale is not of this model");
     tensors[0].shape[0] = 5;
@@ -179,9 +198,20 @@ static void half_precision_weights_load(void **state)
     struct place *place = *state;
     static const uint16_t one_and_a_half[15] = {0x3FC0, 0x3FC0}; /* bf16 */
     static const float bias[3] = {1, 2, 3};
-    const struct safetensors_tensor tensors[2] = {
-        {.name = "head.bias", .dtype = SAFETENSORS_F32, .dims = 1, .shape = {3}, .count = 3, .data = bias, .bytes = 12},
-        {.name = "head.weight", .dtype = SAFETENSORS_BF16, .dims = 2, .shape = {3, 5}, .count = 15, .data = one_and_a_half, .bytes = 30}};
+    const struct safetensors_tensor tensors[2] = {{.name = "head.bias",
+                                                   .dtype = SAFETENSORS_F32,
+                                                   .dims = 1,
+                                                   .shape = {3},
+                                                   .count = 3,
+                                                   .data = bias,
+                                                   .bytes = 12},
+                                                  {.name = "head.weight",
+                                                   .dtype = SAFETENSORS_BF16,
+                                                   .dims = 2,
+                                                   .shape = {3, 5},
+                                                   .count = 15,
+                                                   .data = one_and_a_half,
+                                                   .bytes = 30}};
     struct fixture fixture;
     fixture_job(&fixture);
     fixture.job.model.kind = JOB_MODEL_LINEAR;
@@ -216,9 +246,10 @@ static void a_broken_model_section_is_refused(void **state)
     section_refused(place->path, "[]", STATUS_FORMAT, "kind is missing");
     section_refused(place->path, "{\"kind\":\"tree\"}", STATUS_FORMAT, "kind is tree");
     section_refused(place->path, "{\"kind\":\"linear\",\"loss\":\"hinge\"}", STATUS_FORMAT, "loss is hinge");
-    section_refused(place->path, "{\"kind\":\"linear\",\"loss\":\"mse\",\"features\":-1,\"outputs\":1}", STATUS_INVALID,
-                    "features");
-    section_refused(place->path, "{\"kind\":\"mlp\",\"loss\":\"mse\",\"activation\":\"relu\"}", STATUS_FORMAT, "hidden");
+    section_refused(place->path, "{\"kind\":\"linear\",\"loss\":\"mse\",\"features\":-1,\"outputs\":1}",
+                    STATUS_INVALID, "features");
+    section_refused(place->path, "{\"kind\":\"mlp\",\"loss\":\"mse\",\"activation\":\"relu\"}", STATUS_FORMAT,
+                    "hidden");
     section_refused(place->path,
                     "{\"kind\":\"mlp\",\"loss\":\"mse\",\"activation\":\"relu\",\"hidden\":[\"a\"],\"features\":1,"
                     "\"outputs\":1}",
@@ -246,7 +277,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_was_exported_comes_back, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_file_alone_makes_the_model, set_up, tear_down),
         cmocka_unit_test_setup_teardown(names_and_metadata_are_as_documented, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_file_of_another_model_is_refused_and_nothing_is_loaded, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_file_of_another_model_is_refused_and_nothing_is_loaded, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(half_precision_weights_load, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_broken_model_section_is_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_missing_file_is_an_error_with_its_path, set_up, tear_down),

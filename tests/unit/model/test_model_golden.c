@@ -1,5 +1,5 @@
-/* PyTorch 1.13's answers for a 3-layer MLP, 20 steps of AdamW with clipping (tests/golden/make_mlp.py), from its own
- * initial weights, which are read from a safetensors file as a PyTorch user would write it. */
+/* PyTorch 1.13's answers for a 3-layer MLP, 20 steps of AdamW with clipping (tests/golden/make_mlp.py), from its
+ * own initial weights, which are read from a safetensors file as a PyTorch user would write it. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -39,8 +39,8 @@ static void check_tensor(struct fixture *fixture, const struct param_tensor *ten
         slope += rng_normal(11, direction, 0, (uint64_t)i) * fixture->grad[at + i];
         squares += (double)fixture->grad[at + i] * fixture->grad[at + i];
     }
-    double measured = (moved_loss(fixture, tensor, at, h, direction) - moved_loss(fixture, tensor, at, -h, direction)) /
-                      (2 * h);
+    double measured =
+        (moved_loss(fixture, tensor, at, h, direction) - moved_loss(fixture, tensor, at, -h, direction)) / (2 * h);
     if (!(fabs(measured - slope) <= 3e-3 + 3e-3 * sqrt(squares)))
         fail_msg("%s, %s: slope %.6f, measured %.6f", what, tensor->name, slope, measured);
 }
