@@ -151,7 +151,7 @@ void pulls_drop(struct server *server, int status)
     }
 }
 
-/* A plain name inside the snapshot folder; nothing that leads out of it. */
+/* A plain name inside the job's snapshot folder; nothing that leads out of it. */
 static int is_plain(const char *name)
 {
     return name && name[0] && name[0] != '.' && !strchr(name, '/');
@@ -160,13 +160,13 @@ static int is_plain(const char *name)
 void handle_fetch(struct server *server, struct message *request, const struct net_return *back)
 {
     const Shoal__Fetch *fetch = request->envelope->fetch;
-    const char *folder = server->current ? server->current->snapshot_folder : NULL;
     char path[4096];
-    if (!folder || !is_plain(fetch->folder) || !is_plain(fetch->name) || fetch->bytes > FETCH_BYTES_MAX) {
+    int known = server->current && strcmp(server->current->snapshot_folder, fetch->folder) == 0;
+    if (!known || !is_plain(fetch->name) || fetch->bytes > FETCH_BYTES_MAX) {
         net_reply_status(server->router, back, STATUS_INVALID, "no such snapshot file here");
         return;
     }
-    snprintf(path, sizeof(path), "%s/%s/%s", folder, fetch->folder, fetch->name);
+    server_snapshot_path(server, fetch->folder, fetch->name, path, sizeof(path));
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct buf *piece = buf_create((size_t)fetch->bytes);
     ssize_t got = fd >= 0 && piece ? pread(fd, piece->data, (size_t)fetch->bytes, (off_t)fetch->offset) : -1;

@@ -66,18 +66,15 @@ static void on_event(void *context, struct message *event)
         server_job_start(server, event);
         break;
     case SHOAL__TYPE__VERDICT:
-        if (running) {
+        if (running && e->verdict->decision == SHOAL__DECISION__DECISION_NONE) {
+            server_job_summary(server); /* every worker is through */
+        } else if (running) {
             server_job_verdict(server, e->verdict, e->clock);
         }
         break;
     case SHOAL__TYPE__SNAPSHOT:
         if (running) {
             save_begin(server, e->snapshot);
-        }
-        break;
-    case SHOAL__TYPE__FINISH:
-        if (running) {
-            server_job_summary(server);
         }
         break;
     case SHOAL__TYPE__END:

@@ -48,7 +48,7 @@ struct server_job {
     void *optimizer_handle, *aggregator_handle;
     uint64_t *incarnations; /* by worker rank */
     struct pull_wait **waiting; /* by range */
-    char *snapshot_folder;  /* base: own state folder or the job's snapshot.dir */
+    char *snapshot_folder;  /* the last one named by the coordinator: what FETCH may read from */
     char *directory;        /* of the job file */
     struct trace *trace;
     struct save *save;      /* under way */
@@ -89,6 +89,9 @@ void server_job_verdict(struct server *server, const Shoal__Verdict *verdict, ui
 void server_job_release_verdict(struct server *server);
 void server_job_summary(struct server *server);
 void server_job_end(struct server *server);
+/* Where this server keeps its file `name` (NULL: the folder itself) of a snapshot folder that the coordinator named:
+ * there, or below its own --state. */
+void server_snapshot_path(const struct server *server, const char *folder, const char *name, char *path, size_t bytes);
 /* Ends this server's part with an error that everybody will see. */
 void server_fail(struct server *server, int status, const char *text);
 

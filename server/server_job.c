@@ -1,4 +1,3 @@
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,19 +26,15 @@ void server_fail(struct server *server, int status, const char *text)
 
 /* --- a job comes -------------------------------------------------------------------------------------- */
 
-static char *folder_of_snapshots(const struct server *server, const struct server_job *job)
+void server_snapshot_path(const struct server *server, const char *folder, const char *name, char *path, size_t bytes)
 {
-    char path[PATH_MAX];
     const char *state = server->options->state_dir;
-    const char *dir = job->job->snapshot.dir;
     if (state && state[0]) {
-        return strdup(state);
+        const char *base = strrchr(folder, '/');
+        snprintf(path, bytes, "%s/%s%s%s", state, base ? base + 1 : folder, name ? "/" : "", name ? name : "");
+    } else {
+        snprintf(path, bytes, "%s%s%s", folder, name ? "/" : "", name ? name : "");
     }
-    if (dir[0] == '/' || !dir[0]) {
-        return strdup(dir);
-    }
-    snprintf(path, sizeof(path), "%s/%s", job->directory, dir);
-    return strdup(path);
 }
 
 void server_job_begin(struct server *server, const Shoal__JobBegin *begin)
@@ -55,7 +50,7 @@ void server_job_begin(struct server *server, const Shoal__JobBegin *begin)
     }
     param_table_init(&job->table);
     job->directory = strdup(begin->directory);
-    job->snapshot_folder = folder_of_snapshots(server, job);
+    job->snapshot_folder = strdup("");
     job->trace = begin->trace ? trace_create(TRACE_EVENTS) : NULL;
     member_set_dead_after(server->member, job->job->cluster.timeouts.coordinator_dead);
     server->current = job;
@@ -108,6 +103,8 @@ static int take_start(struct server *server, const Shoal__Start *start, struct e
     }
     memcpy(job->incarnations, start->worker_incarnations, (size_t)workers * sizeof(uint64_t));
     job->first_step = start->first_step;
+    free(job->snapshot_folder);
+    job->snapshot_folder = strdup(start->snapshot_folder ? start->snapshot_folder : "");
     job->next = (struct optimizer_step){.lr = start->next_lr, .t = (int64_t)start->applied + 1, .grad_scale = 1,
                                         .trust_ratio = 1};
     return make_shard(server, start, err);
@@ -162,10 +159,35 @@ static void on_prepared_acked(void *context, int status, struct message *reply)
     }
 }
 
+/* The runs of this server's ranges, in order, neighbours put together. firsts, counts: room for every range. */
+static void fill_spans(const struct server *server, Shoal__Prepared *prepared, uint64_t *firsts, uint64_t *counts)
+{
+    const struct keymap *map = &server->current->map;
+    size_t n = 0;
+    for (int r = 0; r < map->ranges_count; r++) {
+        const struct keymap_range *range = &map->ranges[r];
+        if (range->server != server->rank || range->frozen) {
+            continue;
+        }
+        if (n > 0 && firsts[n - 1] + counts[n - 1] == (uint64_t)range->run_first) {
+            counts[n - 1] += (uint64_t)range->runs;
+        } else {
+            firsts[n] = (uint64_t)range->run_first;
+            counts[n++] = (uint64_t)range->runs;
+        }
+    }
+    prepared->n_runs_first = n;
+    prepared->runs_first = firsts;
+    prepared->n_runs = n;
+    prepared->runs = counts;
+}
+
 static void on_complete(void *context, uint64_t clock)
 {
     struct server *server = context;
     struct server_job *job = server->current;
+    uint64_t *firsts = calloc((size_t)job->map.ranges_count + 1, sizeof(*firsts));
+    uint64_t *counts = calloc((size_t)job->map.ranges_count + 1, sizeof(*counts));
     const double *squares = NULL;
     const uint8_t *finite = NULL;
     int64_t runs = shard_runs(job->shard);
@@ -173,12 +195,12 @@ static void on_complete(void *context, uint64_t clock)
     Shoal__Prepared prepared = SHOAL__PREPARED__INIT;
     shard_norms(job->shard, &squares, &finite, &prepared.weight);
     struct buf *frames[2] = {buf_create((size_t)runs * sizeof(double)), buf_create((size_t)runs)};
-    if (!frames[0] || !frames[1]) {
+    if (!frames[0] || !frames[1] || !firsts || !counts) {
         server_fail(server, STATUS_NOMEM, "out of memory for norms");
     } else {
         memcpy(frames[0]->data, squares, (size_t)runs * sizeof(double));
         memcpy(frames[1]->data, finite, (size_t)runs);
-        prepared.runs = (uint64_t)runs;
+        fill_spans(server, &prepared, firsts, counts);
         prepared.applied = job->job->parallel.update == JOB_UPDATE_EAGER;
         envelope.type = SHOAL__TYPE__PREPARED;
         envelope.clock = clock;
@@ -188,6 +210,8 @@ static void on_complete(void *context, uint64_t clock)
     }
     buf_release(frames[0]);
     buf_release(frames[1]);
+    free(firsts);
+    free(counts);
 }
 
 static void on_finished(void *context, uint64_t clock)

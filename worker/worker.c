@@ -15,13 +15,8 @@ static const double START_S = 120;
 /* A rank that failed tells the coordinator why, so that everybody ends with the same reason. */
 static void tell_failure(struct client *client, int status, const struct errbuf *err)
 {
-    struct errbuf ignored;
-    errbuf_init(&ignored);
-    if (client_failed(client, &ignored) == 0) {
-        client_close(client, status, err->text);
-    } else {
-        client_close(client, 0, "");
-    }
+    int known = status == 0 || status == STATUS_ABORTED || status == STATUS_STOPPED;
+    client_close(client, known ? 0 : status, known ? "" : err->text);
 }
 
 static int serve_jobs(struct trainer_options *trainer, const struct worker_options *options, struct log *log,

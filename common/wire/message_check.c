@@ -106,11 +106,14 @@ static int check_frames(const Shoal__Envelope *envelope, const struct message_ro
         return errbuf_set(err, STATUS_FORMAT, "%s with %zu bytes of %u-byte elements", row->name, frames[0].bytes,
                           element);
     if (row->type == SHOAL__TYPE__PREPARED) {
-        uint64_t runs = envelope->prepared->runs;
-        int fits = count == 2 ? frames[0].bytes / 8 == runs && frames[1].bytes == runs : count == 0 && runs == 0;
-        if (!fits)
-            return errbuf_set(err, STATUS_FORMAT, "PREPARED of %llu runs with frames for another number",
-                              (unsigned long long)runs);
+        uint64_t runs = 0;
+        int fits = count == 2;
+        for (size_t i = 0; fits && i < envelope->prepared->n_runs; i++) {
+            fits = envelope->prepared->runs[i] <= frames[1].bytes - runs;
+            runs += envelope->prepared->runs[i];
+        }
+        if (!fits || frames[0].bytes / 8 != runs || frames[1].bytes != runs)
+            return errbuf_set(err, STATUS_FORMAT, "PREPARED with frames for another number of runs");
     }
     return STATUS_OK;
 }

@@ -49,6 +49,20 @@ static int check_running(struct coordinator_core *core, const Shoal__Envelope *e
     return 0;
 }
 
+/* Runs that a PREPARED speaks of, or -1 when its spans do not fit the model. */
+static int64_t spans_total(const Shoal__Prepared *prepared, int64_t limit)
+{
+    int64_t total = 0;
+    if (prepared->n_runs != prepared->n_runs_first)
+        return -1;
+    for (size_t i = 0; i < prepared->n_runs; i++) {
+        if (prepared->runs_first[i] > (uint64_t)limit || prepared->runs[i] > (uint64_t)(limit - total))
+            return -1;
+        total += (int64_t)prepared->runs[i];
+    }
+    return total;
+}
+
 void core_steps_prepared(struct coordinator_core *core, struct core_member *member, struct message *message,
                          const struct net_return *back)
 {
@@ -57,24 +71,29 @@ void core_steps_prepared(struct coordinator_core *core, struct core_member *memb
     if (!check_running(core, envelope, back))
         return;
     const Shoal__Prepared *prepared = envelope->body_case == SHOAL__ENVELOPE__BODY_PREPARED ? envelope->prepared : NULL;
-    if (prepared == NULL || prepared->runs > (uint64_t)job->step.rules.runs ||
-        prepared->runs_first > (uint64_t)job->step.rules.runs) {
+    int64_t runs = prepared != NULL ? spans_total(prepared, job->step.rules.runs) : -1;
+    if (runs < 0) {
         core_answer(core, back, STATUS_RANGE, "runs out of range");
         return;
     }
-    struct step_sums sums = {.owner = member->rank, .cluster_epoch = envelope->cluster_epoch, .step = envelope->clock,
-                             .run_first = (int64_t)prepared->runs_first, .runs = (int64_t)prepared->runs,
-                             .weight = prepared->weight};
-    if (prepared->runs > 0) {
-        if (message->frames_count < 2 || message->frames[0]->bytes != prepared->runs * sizeof(double) ||
-            message->frames[1]->bytes != prepared->runs) {
-            core_answer(core, back, STATUS_SHAPE, "frames do not fit %llu runs", (unsigned long long)prepared->runs);
-            return;
-        }
-        sums.squares = message->frames[0]->data;
-        sums.finite = message->frames[1]->data;
+    if (message->frames_count < 2 || message->frames[0]->bytes != (size_t)runs * sizeof(double) ||
+        message->frames[1]->bytes != (size_t)runs) {
+        core_answer(core, back, STATUS_SHAPE, "frames do not fit %lld runs", (long long)runs);
+        return;
     }
-    answer_step(core, step_prepared(&job->step, &sums), envelope, back);
+    struct step_sums sums = {.owner = member->rank, .cluster_epoch = envelope->cluster_epoch, .step = envelope->clock,
+                             .weight = prepared->weight, .squares = message->frames[0]->data,
+                             .finite = message->frames[1]->data};
+    int status = 0;
+    for (size_t i = 0; i < prepared->n_runs && status >= 0; i++) {
+        sums.run_first = (int64_t)prepared->runs_first[i];
+        sums.runs = (int64_t)prepared->runs[i];
+        int taken = step_prepared(&job->step, &sums);
+        status = taken < 0 ? taken : 0;
+        sums.squares += sums.runs;
+        sums.finite += sums.runs;
+    }
+    answer_step(core, status, envelope, back);
     core_steps_advance(core);
 }
 

@@ -127,7 +127,7 @@ static int begin_fetch(struct fetch *fetch, struct restore_file *file, struct er
 {
     struct server *server = fetch->server;
     char folder[PATH_MAX];
-    snprintf(folder, sizeof(folder), "%s/%s", server->current->snapshot_folder, fetch->folder);
+    server_snapshot_path(server, fetch->folder, NULL, folder, sizeof(folder));
     int status = fs_make_folders(folder, err);
     if (status == 0) {
         status = net_link_open(&fetch->link, server->net, file->holder, server->has_curve ? &server->curve : NULL, NULL,
@@ -173,10 +173,11 @@ static void fetch_next(struct fetch *fetch)
     load_all(fetch);
 }
 
-static int copy_file(struct restore_file *to, const Shoal__SnapshotFile *from, const char *base, const char *folder)
+static int copy_file(const struct server *server, struct restore_file *to, const Shoal__SnapshotFile *from,
+                     const char *folder)
 {
     char path[PATH_MAX];
-    snprintf(path, sizeof(path), "%s/%s/%s", base, folder, from->name);
+    server_snapshot_path(server, folder, from->name, path, sizeof(path));
     to->path = strdup(path);
     to->name = strdup(from->name);
     to->sha256 = strdup(from->sha256);
@@ -189,9 +190,8 @@ void restore_start(struct server *server, const Shoal__Start *start,
                    void (*done)(void *context, int status, const char *text), void *context)
 {
     struct fetch *fetch = calloc(1, sizeof(*fetch));
-    if (!fetch || strchr(start->snapshot_folder, '/')) {
-        free(fetch);
-        done(context, STATUS_INVALID, "snapshot: a bad folder name, or out of memory");
+    if (!fetch) {
+        done(context, STATUS_NOMEM, "snapshot: out of memory");
         return;
     }
     server->current->fetch = fetch;
@@ -200,8 +200,7 @@ void restore_start(struct server *server, const Shoal__Start *start,
     fetch->files = calloc(start->n_files + 1, sizeof(*fetch->files));
     int status = fetch->folder && fetch->files ? 0 : STATUS_NOMEM;
     for (size_t f = 0; f < start->n_files && status == 0; f++) {
-        status = copy_file(&fetch->files[fetch->files_count++], start->files[f], server->current->snapshot_folder,
-                           fetch->folder);
+        status = copy_file(server, &fetch->files[fetch->files_count++], start->files[f], fetch->folder);
     }
     if (status != 0) {
         finish(fetch, status, "snapshot: a bad file list");

@@ -16,7 +16,7 @@ struct save {
     struct server *server;
     const struct shard *shard;
     uint64_t step, bytes;
-    char folder[256], name[64], path[PATH_MAX], sha256[65];
+    char folder[PATH_MAX], name[64], path[PATH_MAX], sha256[65];
     struct errbuf err;
     pthread_mutex_t lock;
     pthread_cond_t finished;
@@ -113,7 +113,7 @@ void save_begin(struct server *server, const Shoal__Snapshot *snapshot)
     save->step = snapshot->step;
     snprintf(save->folder, sizeof(save->folder), "%s", snapshot->folder);
     snprintf(save->name, sizeof(save->name), "owner-%d.safetensors", server->rank);
-    snprintf(save->path, sizeof(save->path), "%s/%s/%s", job->snapshot_folder, save->folder, save->name);
+    server_snapshot_path(server, save->folder, save->name, save->path, sizeof(save->path));
     pthread_mutex_init(&save->lock, NULL);
     pthread_cond_init(&save->finished, NULL);
     uv_async_init(&server->loop, &save->async, on_written);

@@ -153,7 +153,7 @@ static void far_rank(Shoal__Envelope *envelope)
 }
 static void other_runs(Shoal__Envelope *envelope)
 {
-    envelope->prepared->runs = UINT64_MAX;
+    envelope->prepared->runs[0] = UINT64_MAX;
 }
 static void no_table(Shoal__Envelope *envelope)
 {

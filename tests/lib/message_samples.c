@@ -90,8 +90,12 @@ static void body_init(union body *body, Shoal__Envelope__BodyCase which)
     protobuf_c_message_init(descriptors[which - SHOAL__ENVELOPE__BODY_JOIN], body);
     if (which == SHOAL__ENVELOPE__BODY_JOIN)
         body->join.address = "tcp://127.0.0.1:7070";
-    if (which == SHOAL__ENVELOPE__BODY_PREPARED)
-        body->prepared.runs = SAMPLE_FRAME_BYTES / 8;
+    if (which == SHOAL__ENVELOPE__BODY_PREPARED) {
+        static uint64_t first = 0, runs = SAMPLE_FRAME_BYTES / 8;
+        body->prepared.n_runs_first = body->prepared.n_runs = 1;
+        body->prepared.runs_first = &first;
+        body->prepared.runs = &runs;
+    }
     if (which == SHOAL__ENVELOPE__BODY_EVALUATED)
         body->evaluated.set = "test";
     if (which == SHOAL__ENVELOPE__BODY_REPORT)

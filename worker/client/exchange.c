@@ -277,6 +277,7 @@ static void send_pulls(struct client_server *server)
         fill_selector(client, message, &selector, ids);
         Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
         envelope.type = SHOAL__TYPE__PULL;
+        envelope.dtype = SHOAL__DTYPE__F32;
         envelope.clock = client->ranges[message->ranges[0]].pull_clock;
         envelope.selector = &selector;
         struct net_call call = {.envelope = &envelope, .resend_ms = RESEND_MS, .reply = on_pulled, .context = message};

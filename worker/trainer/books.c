@@ -43,6 +43,10 @@ int trainer_summary(struct trainer *trainer, struct errbuf *err)
     summary.export_sha256 = trainer->export_sha256;
     summary.compute_s = trainer->compute_s;
     summary.wait_s = trainer->wait_s;
+    uint8_t digest[DIGEST_BYTES];
+    train_step_digest(trainer, digest);
+    summary.digest.data = digest;
+    summary.digest.len = DIGEST_BYTES;
     summary.clock_offset_ns = client_clock_offset_ns(trainer->client);
     size_t count = 0;
     const struct trace_event *events = trainer->trace ? trace_events(trainer->trace, &count) : NULL;

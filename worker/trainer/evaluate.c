@@ -50,7 +50,7 @@ int trainer_evaluate(struct trainer *trainer, const char *name, const struct dat
     }
     Shoal__Evaluated body = SHOAL__EVALUATED__INIT;
     body.set = (char *)name;
-    body.blocks = (uint64_t)blocks;
+    body.blocks = (uint64_t)mine;
     Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
     envelope.type = SHOAL__TYPE__EVALUATED;
     envelope.clock = (uint64_t)trainer->step;

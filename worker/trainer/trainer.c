@@ -107,13 +107,10 @@ static float *first_values(struct trainer *trainer, struct errbuf *err, int *sta
 
 static int list_snapshot(struct trainer *trainer, const Shoal__Start *start)
 {
-    const char *dir = trainer->job->snapshot.dir;
-    const char *base = dir[0] == '/' ? "" : trainer->begin->directory;
     trainer->snapshot_paths = calloc(start->n_files + 1, sizeof(char *));
     for (size_t f = 0; trainer->snapshot_paths && f < start->n_files; f++) {
         char path[4096];
-        snprintf(path, sizeof(path), "%s%s%s/%s/%s", base, base[0] ? "/" : "", dir, start->snapshot_folder,
-                 start->files[f]->name);
+        snprintf(path, sizeof(path), "%s/%s", start->snapshot_folder, start->files[f]->name);
         trainer->snapshot_paths[f] = strdup(path);
         trainer->snapshot_paths_count += trainer->snapshot_paths[f] != NULL;
     }
@@ -135,7 +132,7 @@ static int take_start(struct trainer *trainer, const struct message *event, stru
         status = list_snapshot(trainer, start);
     }
     if (status == 0) {
-        status = step_take_statistics(trainer, event, start->applied, err);
+        status = train_step_statistics(trainer, event, start->applied, err);
     }
     if (status != 0) {
         return status;
@@ -177,17 +174,17 @@ static int evaluate_sets(struct trainer *trainer, int last, int *stop, struct er
 
 static int one_step(struct trainer *trainer, int64_t step, int *over, struct errbuf *err)
 {
-    struct step_sums sums;
+    struct train_sums sums;
     struct message verdict = {0};
-    int status = step_compute(trainer, step, &sums, err);
+    int status = train_step_compute(trainer, step, &sums, err);
     if (status == 0) {
-        status = step_report(trainer, &sums, err);
+        status = train_step_report(trainer, &sums, err);
     }
     trainer->compute_s += sums.compute_s;
     trainer->wait_s += sums.wait_s;
     int decided = 0;
     while (status == 0 && !decided) {
-        status = step_verdict(trainer, &verdict, err);
+        status = train_step_verdict(trainer, &verdict, err);
         if (status != 0) {
             break;
         }
@@ -196,7 +193,7 @@ static int one_step(struct trainer *trainer, int64_t step, int *over, struct err
         status = trainer->strategy.ops->step_finish(&trainer->strategy, v, err);
         if (status == 0 && decided) {
             uint64_t applied = v->decision == SHOAL__DECISION__APPLY ? v->t : v->t - 1;
-            status = step_take_statistics(trainer, &verdict, applied, err);
+            status = train_step_statistics(trainer, &verdict, applied, err);
         }
         *over = v->last;
         if (status == 0 && decided && v->evaluate) {

@@ -11,6 +11,7 @@
 #include "worker/trainer/trainer.h"
 
 enum { EVALUATE_ROWS = 256 }; /* samples a block of an evaluation, whatever the number of workers */
+enum { DIGEST_BYTES = 32 };   /* SHA-256 of all parameters */
 
 /* Reduces BatchNorm statistics over the ranks through the coordinator. */
 struct trainer_reducer {
@@ -49,21 +50,23 @@ struct trainer {
 };
 
 /* What a step adds up on this rank. */
-struct step_sums {
+struct train_sums {
     double loss_sum, compute_s, wait_s;
     int64_t counted, correct, samples;
-    char digest[65];
+    uint8_t digest[DIGEST_BYTES];
+    int has_digest;
 };
 
-/* step.c: forward, backward and exchange of one step up to its report; then the verdict. */
-int step_compute(struct trainer *trainer, int64_t step, struct step_sums *sums, struct errbuf *err);
-int step_report(struct trainer *trainer, const struct step_sums *sums, struct errbuf *err);
+/* train_step.c: forward, backward and exchange of one step up to its report; then the verdict. */
+int train_step_compute(struct trainer *trainer, int64_t step, struct train_sums *sums, struct errbuf *err);
+void train_step_digest(const struct trainer *trainer, uint8_t digest[DIGEST_BYTES]);
+int train_step_report(struct trainer *trainer, const struct train_sums *sums, struct errbuf *err);
 /* Waits for the verdict of the step at hand; *verdict is taken by the caller. Serves snapshots meanwhile. */
-int step_verdict(struct trainer *trainer, struct message *verdict, struct errbuf *err);
+int train_step_verdict(struct trainer *trainer, struct message *verdict, struct errbuf *err);
 /* The next event of `type`, taken by the caller; an END with a status ends the wait with it. */
 int trainer_wait_event(struct trainer *trainer, Shoal__Type type, struct message *event, struct errbuf *err);
 /* Takes the running statistics that a START or VERDICT carries. */
-int step_take_statistics(struct trainer *trainer, const struct message *event, uint64_t applied, struct errbuf *err);
+int train_step_statistics(struct trainer *trainer, const struct message *event, uint64_t applied, struct errbuf *err);
 
 /* evaluate.c: this rank's blocks of a set; *stop is set when the coordinator says that training ends here. */
 int trainer_evaluate(struct trainer *trainer, const char *name, const struct dataset *set, int *stop,

@@ -13,7 +13,7 @@
 
 static const int64_t WAIT_SHOWN_NS = 20000; /* shorter waits would only fill the trace */
 
-static int acquire(struct trainer *trainer, int layer, struct step_sums *sums, struct errbuf *err)
+static int acquire(struct trainer *trainer, int layer, struct train_sums *sums, struct errbuf *err)
 {
     int64_t begin = clock_now_ns();
     int status = trainer->strategy.ops->layer_acquire(&trainer->strategy, layer, err);
@@ -37,7 +37,7 @@ static double loss_scale(const struct trainer *trainer, int64_t global, int64_t 
     }
 }
 
-static int forward(struct trainer *trainer, const struct model_batch *batch, struct step_sums *sums, struct errbuf *err)
+static int forward(struct trainer *trainer, const struct model_batch *batch, struct train_sums *sums, struct errbuf *err)
 {
     int status = 0;
     for (int layer = 0; layer < model_layers(trainer->model) && status == 0; layer++) {
@@ -76,15 +76,27 @@ static int backward(struct trainer *trainer, const struct model_batch *batch, in
     return status;
 }
 
-static void digest_parameters(const struct trainer *trainer, struct step_sums *sums)
+void train_step_digest(const struct trainer *trainer, uint8_t digest[DIGEST_BYTES])
 {
-    int64_t every = trainer->job->parallel.digest_every;
-    if (every > 0 && (trainer->step == trainer->first_step || trainer->step % every == 0)) {
-        sha256_of_bytes(trainer->strategy.w, (size_t)trainer->table.count * sizeof(float), sums->digest);
+    char hex[65];
+    sha256_of_bytes(trainer->strategy.w, (size_t)trainer->table.count * sizeof(float), hex);
+    for (int i = 0; i < DIGEST_BYTES; i++) {
+        unsigned byte = 0;
+        sscanf(hex + 2 * i, "%2x", &byte);
+        digest[i] = (uint8_t)byte;
     }
 }
 
-static int micro_step(struct trainer *trainer, int micro, double scale, double weight, struct step_sums *sums,
+static void digest_parameters(const struct trainer *trainer, struct train_sums *sums)
+{
+    int64_t every = trainer->job->parallel.digest_every;
+    sums->has_digest = every > 0 && (trainer->step == trainer->first_step || trainer->step % every == 0);
+    if (sums->has_digest) {
+        train_step_digest(trainer, sums->digest);
+    }
+}
+
+static int micro_step(struct trainer *trainer, int micro, double scale, double weight, struct train_sums *sums,
                       struct errbuf *err)
 {
     struct model_batch batch = {.x = trainer->x, .labels = trainer->labels, .targets = trainer->targets,
@@ -115,7 +127,7 @@ static int micro_step(struct trainer *trainer, int micro, double scale, double w
     return status;
 }
 
-int step_compute(struct trainer *trainer, int64_t step, struct step_sums *sums, struct errbuf *err)
+int train_step_compute(struct trainer *trainer, int64_t step, struct train_sums *sums, struct errbuf *err)
 {
     struct strategy *strategy = &trainer->strategy;
     int accumulate = (int)trainer->job->accumulate;
@@ -141,7 +153,7 @@ int step_compute(struct trainer *trainer, int64_t step, struct step_sums *sums, 
     return status;
 }
 
-int step_report(struct trainer *trainer, const struct step_sums *sums, struct errbuf *err)
+int train_step_report(struct trainer *trainer, const struct train_sums *sums, struct errbuf *err)
 {
     Shoal__Report report = SHOAL__REPORT__INIT;
     report.loss_sum = sums->loss_sum;
@@ -152,7 +164,7 @@ int step_report(struct trainer *trainer, const struct step_sums *sums, struct er
     report.wait_s = sums->wait_s;
     report.micro_batches = (uint32_t)trainer->job->accumulate;
     report.digest.data = (uint8_t *)sums->digest;
-    report.digest.len = strlen(sums->digest);
+    report.digest.len = sums->has_digest ? DIGEST_BYTES : 0;
     Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
     envelope.type = SHOAL__TYPE__REPORT;
     envelope.clock = (uint64_t)trainer->step;
@@ -176,13 +188,11 @@ static int serve_snapshot(struct trainer *trainer, const Shoal__Snapshot *snapsh
     char sha256[65] = "";
     struct errbuf why;
     errbuf_init(&why);
-    const char *dir = trainer->job->snapshot.dir;
-    const char *base = dir[0] == '/' ? "" : trainer->begin->directory;
     Shoal__SnapshotFile file = SHOAL__SNAPSHOT_FILE__INIT;
     file.name = (char *)"owner-0.safetensors";
     file.sha256 = sha256;
     file.holder = (char *)"";
-    snprintf(path, sizeof(path), "%s%s%s/%s/%s", base, base[0] ? "/" : "", dir, snapshot->folder, file.name);
+    snprintf(path, sizeof(path), "%s/%s", snapshot->folder, file.name);
     int status = trainer->strategy.ops->save(&trainer->strategy, path, sha256, &file.bytes, &why);
     Shoal__Snapshot body = SHOAL__SNAPSHOT__INIT;
     body.step = snapshot->step;
@@ -232,7 +242,7 @@ int trainer_wait_event(struct trainer *trainer, Shoal__Type type, struct message
     }
 }
 
-int step_verdict(struct trainer *trainer, struct message *verdict, struct errbuf *err)
+int train_step_verdict(struct trainer *trainer, struct message *verdict, struct errbuf *err)
 {
     int64_t begin = clock_now_ns();
     for (;;) {
@@ -246,7 +256,7 @@ int step_verdict(struct trainer *trainer, struct message *verdict, struct errbuf
     }
 }
 
-int step_take_statistics(struct trainer *trainer, const struct message *event, uint64_t applied, struct errbuf *err)
+int train_step_statistics(struct trainer *trainer, const struct message *event, uint64_t applied, struct errbuf *err)
 {
     struct model_buffers *buffers = model_buffers(trainer->model);
     if (buffers->count == 0) {
