@@ -56,7 +56,9 @@ static void forget_seen(struct coordinator_core *core)
     for (int kind = 0; kind < CORE_KINDS; kind++)
         for (int rank = 0; rank < core->members_limit[kind]; rank++) {
             const struct core_member *member = core->members[kind][rank];
-            if (member == NULL || (!member->counted && core->phase != CORE_IDLE && core->phase != CORE_GATHERING))
+            /* While a job is at work, ranks that it does not use hear nothing and hold nothing back. */
+            int at_work = core->phase > CORE_GATHERING && core->phase < CORE_ENDING;
+            if (member == NULL || (at_work && !member->counted))
                 continue;
             uint64_t seen = member->seen > member->since ? member->seen : member->since;
             all = seen < all ? seen : all;
