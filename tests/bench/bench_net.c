@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <uv.h>
 #include <zmq.h>
 
@@ -20,6 +21,14 @@ enum { SMALL = 4096, TRIPS = 2000, PIECE = 1 << 20, PIECES = 16, REPEATS = 20, W
        ENVELOPE = 96, ROUNDS_MAX = 64 };
 
 static int64_t times[TRIPS];
+
+/* Of all threads of this process: what is left when others take the processors. */
+static int64_t processor_ns(void)
+{
+    struct timespec spent;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &spent);
+    return (int64_t)spent.tv_sec * 1000000000 + spent.tv_nsec;
+}
 
 static int compare(const void *a, const void *b)
 {
@@ -337,9 +346,10 @@ int main(int argc, char **argv)
     int rounds = argc > 1 ? atoi(argv[1]) : 9;
     rounds = rounds < 1 ? 1 : rounds > ROUNDS_MAX ? ROUNDS_MAX : rounds;
     /* Both sides keep the heap, as the daemons do: fresh pages would be most of what is measured. */
-    mallopt(M_MMAP_THRESHOLD, 1 << 30);
-    mallopt(M_TRIM_THRESHOLD, 1 << 30);
-    static double trip[2][ROUNDS_MAX], rate[2][ROUNDS_MAX];
+    mallopt(M_MMAP_THRESHOLD, 32 << 20); /* its largest */
+    mallopt(M_TRIM_THRESHOLD, 512 << 20);
+    mallopt(M_TOP_PAD, 16 << 20);
+    static double trip[2][ROUNDS_MAX], cost[2][ROUNDS_MAX], rate[2][ROUNDS_MAX];
     static struct bare bare;
     static struct shoal_server server;
     static struct shoal_client client;
@@ -358,12 +368,17 @@ int main(int argc, char **argv)
         return 1;
     for (int i = -1; i < rounds; i++) { /* the first is for warming up */
         int slot = i < 0 ? 0 : i;
+        int64_t spent = processor_ns();
         trip[0][slot] = bare_trip_us(&bare);
+        cost[0][slot] = (double)(processor_ns() - spent) / TRIPS / 1000;
+        spent = processor_ns();
         trip[1][slot] = shoal_trip_us(&client);
+        cost[1][slot] = (double)(processor_ns() - spent) / TRIPS / 1000;
         rate[0][slot] = bare_bytes_s(&bare) / 1e9;
         rate[1][slot] = shoal_bytes_s(&client) / 1e9;
     }
     report("4 KiB round trip", "us", trip[0], trip[1], rounds);
+    report("its processor time", "us", cost[0], cost[1], rounds);
     report("1 MiB push + pull", "GB/s", rate[0], rate[1], rounds);
     client.sent = client.answered = client.wanted = 0;
     shoal_send(&client, SHOAL__TYPE__HELLO, NULL, on_piece);
