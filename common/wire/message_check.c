@@ -107,7 +107,7 @@ static int check_frames(const Shoal__Envelope *envelope, const struct message_ro
                           element);
     if (row->type == SHOAL__TYPE__PREPARED) {
         uint64_t runs = 0;
-        int fits = count == 2;
+        int fits = count == 2 && envelope->prepared->n_runs_first == envelope->prepared->n_runs;
         for (size_t i = 0; fits && i < envelope->prepared->n_runs; i++) {
             fits = envelope->prepared->runs[i] <= frames[1].bytes - runs;
             runs += envelope->prepared->runs[i];

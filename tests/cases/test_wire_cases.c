@@ -155,6 +155,12 @@ static void other_runs(Shoal__Envelope *envelope)
 {
     envelope->prepared->runs[0] = UINT64_MAX;
 }
+static void spans_without_a_length(Shoal__Envelope *envelope)
+{
+    free(envelope->prepared->runs_first);
+    envelope->prepared->runs_first = NULL;
+    envelope->prepared->n_runs_first = 0;
+}
 static void no_table(Shoal__Envelope *envelope)
 {
     shoal__param_table__free_unpacked(envelope->register_->table, NULL);
@@ -184,6 +190,7 @@ static void P02_lying_fields_are_refused_by_name(void **state)
     assert_int_equal(parse_changed(SHOAL__TYPE__PUSH, minus_samples), STATUS_FORMAT);
     assert_int_equal(parse_changed(SHOAL__TYPE__JOIN, far_rank), STATUS_FORMAT);
     assert_int_equal(parse_changed(SHOAL__TYPE__PREPARED, other_runs), STATUS_FORMAT);
+    assert_int_equal(parse_changed(SHOAL__TYPE__PREPARED, spans_without_a_length), STATUS_FORMAT);
     assert_int_equal(parse_changed(SHOAL__TYPE__REGISTER, no_table), STATUS_FORMAT);
     assert_int_equal(parse_changed(SHOAL__TYPE__PREPARED, other_type_for_the_body), STATUS_FORMAT);
 }
