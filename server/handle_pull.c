@@ -48,6 +48,9 @@ static void pull_answer(struct server *server, struct pull *pull)
     job->pulled_bytes += (int64_t)values->bytes;
     net_reply(server->router, &pull->back, &reply, &values, 1);
     buf_release(values);
+    for (int i = 0; i < pull->count; i++) {
+        shard_pulled(job->shard, pull->waits[i].range, pull->rank);
+    }
     free(pull);
 }
 

@@ -306,7 +306,7 @@ void server_job_summary(struct server *server)
         row("gradients", held(server, ACCOUNT_GRADIENTS), trained),
         row("optimizer", held(server, ACCOUNT_OPTIMIZER), slots * trained),
     };
-    Shoal__Bytes sent[1] = {row("pull", job->pulled_bytes, ranks * (steps * trained + all))};
+    Shoal__Bytes sent[1] = {row("pull", job->pulled_bytes, ranks * (steps * trained + (values || job->first_step == 1 ? all : 0)))};
     Shoal__Bytes received[2] = {row("push", job->pushed_bytes, ranks * steps * trained),
                                 row("init", job->init_bytes, job->first_step == 1 ? all : 0)};
     Shoal__Bytes *rows[6] = {&state[0], &state[1], &state[2], &sent[0], &received[0], &received[1]};

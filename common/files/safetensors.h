@@ -53,6 +53,7 @@ struct safetensors_image {
     int metadata_count;
 };
 struct fs;
+/* path NULL: nothing is written, only the hash of what would be. */
 int safetensors_write_on(const struct fs *fs, const char *path, const struct safetensors_image *image,
                          char sha256_hex[65], struct errbuf *err);
 

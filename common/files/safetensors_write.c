@@ -127,7 +127,8 @@ static int write_bytes(struct fs_file *file, struct sha256 *sha, const char *dat
         size_t part = bytes - at < WRITE_PART_BYTES ? bytes - at : WRITE_PART_BYTES;
         if (sha)
             sha256_update(sha, data + at, part);
-        status = fs_write(file, data + at, part, err);
+        if (file)
+            status = fs_write(file, data + at, part, err);
     }
     return status;
 }
@@ -137,26 +138,26 @@ int safetensors_write_on(const struct fs *fs, const char *path, const struct saf
 {
     char *header = NULL;
     size_t header_bytes = 0;
-    struct fs_file file;
+    struct fs_file opened, *file = path ? &opened : NULL;
     struct sha256 *sha = sha256_hex ? sha256_create() : NULL;
     errbuf_set(err, STATUS_OK, "out of memory"); /* what every STATUS_NOMEM below means */
     int status = sha256_hex && !sha ? STATUS_NOMEM : write_make_header(image, &header, &header_bytes, err);
     if (status)
         goto free_memory;
-    status = fs_create(&file, fs, path, err);
+    status = file ? fs_create(file, fs, path, err) : STATUS_OK;
     if (!status)
-        status = write_bytes(&file, sha, header, header_bytes, err);
+        status = write_bytes(file, sha, header, header_bytes, err);
     for (int i = 0; !status && i < image->count; i++)
-        status = write_bytes(&file, sha, image->tensors[i].data, image->tensors[i].bytes, err);
-    if (!status)
-        status = fs_commit(&file, err);
+        status = write_bytes(file, sha, image->tensors[i].data, image->tensors[i].bytes, err);
+    if (!status && file)
+        status = fs_commit(file, err);
     if (!status && sha)
         sha256_finish(sha, sha256_hex);
 free_memory:
     sha256_destroy(sha);
     free(header);
     if (status)
-        return errbuf_prefix(err, status, "safetensors: %s", path);
+        return errbuf_prefix(err, status, "safetensors: %s", path ? path : "(no file)");
     errbuf_init(err);
     return STATUS_OK;
 }

@@ -36,8 +36,9 @@ static int range_allocate(struct shard *shard, struct shard_range *range)
     range->turn = calloc((size_t)range->range->runs, sizeof(*range->turn));
     range->contributions = calloc(ranks, sizeof(*range->contributions));
     range->visible = calloc(ranks, 1);
+    range->unpulled = calloc(ranks, 1);
     range->sums = buf_create(bytes);
-    if (!range->runs || !range->turn || !range->contributions || !range->visible || !range->sums) {
+    if (!range->runs || !range->turn || !range->contributions || !range->visible || !range->unpulled || !range->sums) {
         return STATUS_NOMEM;
     }
     account_add(options->account, ACCOUNT_GRADIENTS, (int64_t)bytes);
@@ -70,6 +71,7 @@ static void range_free(struct shard *shard, struct shard_range *range)
     free(range->turn);
     free(range->contributions);
     free(range->visible);
+    free(range->unpulled);
 }
 
 static int fill_ranges(struct shard *shard)
@@ -223,10 +225,20 @@ static void range_reset(struct shard_range *range)
     range->news = 0;
 }
 
+/* New sums (or first values) lie in the place of the next: nobody may write there before everybody was sent them. */
+static void expect_pulls(struct shard *shard, struct shard_range *range)
+{
+    if (!range->values) {
+        range->unpulled_count = shard->options.map->ranks;
+        memset(range->unpulled, 1, (size_t)range->unpulled_count);
+    }
+}
+
 static void range_finish(struct shard *shard, struct shard_range *range)
 {
     range->clock++;
     range_reset(range);
+    expect_pulls(shard, range);
     shard->options.ops.applied(shard->options.ops.context, range->index, range->clock);
     if (++shard->finished_count == shard->trainable_count) {
         shard->finished_count = 0;
@@ -337,10 +349,11 @@ static struct shard_range *find(const struct shard *shard, int range)
     return &shard->ranges[shard->of_range[range]];
 }
 
-/* Eager updates of a clock begin after the verdict of the one before, so that a snapshot falls between them. */
-static int is_held_back(const struct shard *shard, uint64_t clock)
+/* Eager updates of a clock begin after the verdict of the one before, so that a snapshot falls between them; sums without
+ * values begin when the last ones were sent to everybody. */
+static int is_held_back(const struct shard *shard, const struct shard_range *range)
 {
-    return shard->options.eager && clock > shard->verdict + 1;
+    return range->unpulled_count > 0 || (shard->options.eager && range->clock > shard->verdict);
 }
 
 int shard_push(struct shard *shard, const struct shard_push *push)
@@ -373,7 +386,7 @@ int shard_push(struct shard *shard, const struct shard_push *push)
     account_add(shard->options.account, ACCOUNT_BUFFERS, shard_range_bytes(range));
     shard->held_bytes += shard_range_bytes(range);
     range->phase = RANGE_SUMMING;
-    if (range->busy || is_held_back(shard, push->clock)) {
+    if (range->busy || is_held_back(shard, range)) {
         range->news = 1;
     } else {
         work_start(range, WORK_SUM);
@@ -397,6 +410,7 @@ int shard_init_values(struct shard *shard, int index, const float *data)
     memcpy((*target)->data, data, (*target)->bytes);
     range->initialised = 1;
     shard->initialised_count++;
+    expect_pulls(shard, range);
     shard->options.ops.applied(shard->options.ops.context, index, range->clock);
     return 0;
 }
@@ -472,6 +486,18 @@ int shard_verdict(struct shard *shard, uint64_t clock, enum shard_decision decis
         }
     }
     return 0;
+}
+
+void shard_pulled(struct shard *shard, int index, int rank)
+{
+    struct shard_range *range = find(shard, index);
+    if (!range || !range->unpulled || !range->unpulled[rank]) {
+        return;
+    }
+    range->unpulled[rank] = 0;
+    if (--range->unpulled_count == 0 && range->news && !range->busy && range->phase == RANGE_SUMMING) {
+        work_start(range, WORK_SUM);
+    }
 }
 
 uint64_t shard_clock(const struct shard *shard, int range)

@@ -98,6 +98,10 @@ uint64_t shard_clock(const struct shard *shard, int range);
  * reference. */
 struct buf *shard_share(const struct shard *shard, int range);
 
+/* With hold_values 0: rank has been sent the range's sums. They are kept until every rank has; contributions to the next
+ * clock wait that long. */
+void shard_pulled(struct shard *shard, int range, int rank);
+
 /* Norms of the complete step, runs in this shard's range order; arrays of `shard_runs` entries, borrowed until the next
  * step. */
 int64_t shard_runs(const struct shard *shard);

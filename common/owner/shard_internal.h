@@ -31,6 +31,7 @@ struct shard_range {
     float *slots[OPTIMIZER_SLOTS_MAX];
     struct contribution *contributions; /* by rank */
     unsigned char *visible;             /* by rank: 1 when the task may read it */
+    unsigned char *unpulled;            /* by rank, hold_values 0: has not been sent the last sums */
     uint16_t *turn;                     /* by run: contributions taken so far */
     double *squares;                    /* by run, into the shard's array */
     uint8_t *finite;
@@ -45,6 +46,7 @@ struct shard_range {
     int news;       /* contributions came while busy */
     int abort_next; /* abort as soon as the task is back */
     int runs_left;
+    int unpulled_count;
     int out_of_memory;
 };
 

@@ -479,8 +479,10 @@ uint64_t actor_prepared(struct actor *actor, uint64_t step, const struct keymap_
     envelope.clock = step;
     envelope.body_case = SHOAL__ENVELOPE__BODY_PREPARED;
     envelope.prepared = &body;
-    body.runs_first = (uint64_t)range->run_first;
-    body.runs = (uint64_t)range->runs;
+    uint64_t run_first = (uint64_t)range->run_first, runs = (uint64_t)range->runs;
+    body.n_runs_first = body.n_runs = 1;
+    body.runs_first = &run_first;
+    body.runs = &runs;
     body.weight = 12;
     return actor_send(actor, &envelope, all, (size_t)range->runs * sizeof *all, flags, (size_t)range->runs);
 }
