@@ -7,7 +7,7 @@
  *
  * What members can rely on:
  *  - clock is the step a message belongs to; envelope.job and cluster_epoch are those of the START (or JOB) event.
- *  - PREPARED: one message for consecutive runs of its owner (usually one a range); an owner without runs sends none.
+ *  - PREPARED: spans of its owner's runs, in one message or several; an owner without runs sends none.
  *    Of the finite bytes 1 is finite, 0 not, 2 + r not finite since what rank r sent.
  *  - REPORT.digest of step k is that of the parameters step k started from; SUMMARY.digest that of the end. All ranks
  *    of a step send one or none does.

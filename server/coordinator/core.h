@@ -270,6 +270,7 @@ void core_evaluation_close(struct core_evaluation *evaluation);
 const char *core_evaluation_watched(const struct job *job); /* the set that early stop and best look at */
 
 /* --- core_snapshots.c */
+int core_snapshots_due(const struct core_job *job); /* of the last announced verdict */
 void core_snapshots_after_verdict(struct coordinator_core *core, int evaluating);
 void core_snapshots_evaluated(struct coordinator_core *core); /* the evaluation is done, or none comes */
 void core_snapshots_best(struct coordinator_core *core, uint64_t step);

@@ -57,13 +57,15 @@ static void begin(struct coordinator_core *core, int best, int evaluating)
         push_snapshot(core, AUDIENCE_WORKERS, 0);
 }
 
+int core_snapshots_due(const struct core_job *job)
+{
+    int64_t every = job->job->snapshot.every;
+    return job->snapshot_dir != NULL && (job->last || (every > 0 && job->last_step % (uint64_t)every == 0));
+}
+
 void core_snapshots_after_verdict(struct coordinator_core *core, int evaluating)
 {
-    struct core_job *job = &core->job;
-    int64_t every = job->job->snapshot.every;
-    if (job->snapshot_dir == NULL)
-        return;
-    if (job->last || (every > 0 && job->last_step % (uint64_t)every == 0))
+    if (core_snapshots_due(&core->job))
         begin(core, 0, evaluating);
 }
 

@@ -97,6 +97,7 @@ static void push_verdict(struct coordinator_core *core, const struct step_verdic
     body.evaluate = evaluate;
     body.last = core->job.last;
     body.loss = step->loss;
+    body.snapshot = core_snapshots_due(&core->job);
     struct buf *frame = core_start_running(core);
     core_events_push(core, AUDIENCE_ALL, -1, &envelope, frame);
     buf_release(frame);
