@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/errbuf.h"
-#include "lib/message_samples.h"
+#include "message_samples.h"
 
 enum { LIMIT_BYTES = 1 << 15 };
 
