@@ -46,6 +46,7 @@ static void message_clear(struct message *message)
     message->frames_count = 0;
     message->received_ns = 0;
     message->user[0] = '\0';
+    message->address[0] = '\0';
 }
 
 void message_close(struct message *message)
@@ -128,11 +129,11 @@ static void read_identity(struct message *message, zmq_msg_t *part)
     }
 }
 
-static void read_user(struct message *message, zmq_msg_t *part)
+static void read_property(char text[MESSAGE_USER_MAX], zmq_msg_t *part, const char *name)
 {
-    const char *user = zmq_msg_gets(part, "User-Id");
-    if (user && strlen(user) < MESSAGE_USER_MAX)
-        memcpy(message->user, user, strlen(user) + 1);
+    const char *value = zmq_msg_gets(part, name);
+    if (value && strlen(value) < MESSAGE_USER_MAX)
+        memcpy(text, value, strlen(value) + 1);
 }
 
 /* Parts from `first` on are the envelope and its frames. */
@@ -172,12 +173,14 @@ int message_receive(void *socket, int routed, size_t limit_bytes, struct message
     if (routed)
         read_identity(message, &arrival.parts[0]);
     if (routed && arrival.kept > 1)
-        read_user(message, &arrival.parts[1]);
+        read_property(message->user, &arrival.parts[1], "User-Id");
     if (routed && message->from.count == 0)
         status = errbuf_set(err, STATUS_FORMAT, "identity of %zu bytes, not 1 to %d",
                             zmq_msg_size(&arrival.parts[0]), MESSAGE_IDENTITY_MAX);
     else
         status = take(&arrival, first, limit_bytes, message, err);
+    if (!status && routed && message->envelope->type == SHOAL__TYPE__JOIN)
+        read_property(message->address, &arrival.parts[1], "Peer-Address");
     arrival_close(&arrival);
     return status;
 }

@@ -30,6 +30,7 @@ struct message {
     int frames_count;
     int64_t received_ns;
     char user[MESSAGE_USER_MAX]; /* who the CURVE handshake says this is, "role key"; empty where there was none */
+    char address[MESSAGE_USER_MAX]; /* the host a JOIN came from, empty over inproc and for other types */
 };
 /* Frames above MESSAGE_ALIGN_COPY are read-only: over inproc they are the sender's own memory, and a buf_is_sole of
  * the view says nothing about that. */

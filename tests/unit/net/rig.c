@@ -106,6 +106,9 @@ void echo_serve(void *context, struct net_router *router, struct message *reques
         shoal__envelope__init(&reply);
         reply.type = SHOAL__TYPE__HEARTBEAT;
         net_reply(router, back, &reply, NULL, 0);
+    } else if (envelope->type == SHOAL__TYPE__JOIN) {
+        snprintf(echo->address, sizeof echo->address, "%s", request->address);
+        net_reply_status(router, back, STATUS_EXISTS, "rank 1 is taken");
     } else if (envelope->type == SHOAL__TYPE__PULL) {
         echo_values(echo, envelope, back);
     } else {

@@ -33,7 +33,7 @@ struct echo {
     int served, kept;
     struct net_return back; /* of the last HELLO */
     uint64_t bytes;
-    struct message last;    /* without frames */
+    char address[64];       /* of the last JOIN */
     uint64_t clocks[64];    /* of the requests, in the order of their coming */
 };
 void echo_open(struct echo *echo, struct rig *rig, const struct net_listen *listen);

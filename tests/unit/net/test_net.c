@@ -218,6 +218,25 @@ static void resends_when_no_answer_comes_and_takes_one_reply(void **state)
     both_close(&both);
 }
 
+static void a_join_tells_where_it_came_from(void **state)
+{
+    (void)state;
+    struct both both;
+    both_open(&both, "tcp://127.0.0.1:0");
+    struct answer answer = {0};
+    Shoal__Join join = SHOAL__JOIN__INIT;
+    Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
+    envelope.type = SHOAL__TYPE__JOIN;
+    envelope.body_case = SHOAL__ENVELOPE__BODY_JOIN;
+    envelope.join = &join;
+    net_request(both.link, &(struct net_call){.envelope = &envelope, .reply = answer_take, .context = &answer});
+    both_until(&both, &answer.done, 1);
+    assert_string_equal(both.echo.address, "127.0.0.1");
+    assert_int_equal(answer.status, STATUS_EXISTS);
+    assert_string_equal(answer.text, "rank 1 is taken");
+    both_close(&both);
+}
+
 static void large_frames_arrive_without_a_copy_over_inproc(void **state)
 {
     (void)state;
@@ -304,6 +323,7 @@ int main(void)
         cmocka_unit_test(finds_a_restarted_server_over_inproc),
         cmocka_unit_test(a_call_ends_once_by_deadline_cancel_or_close),
         cmocka_unit_test(resends_when_no_answer_comes_and_takes_one_reply),
+        cmocka_unit_test(a_join_tells_where_it_came_from),
         cmocka_unit_test(large_frames_arrive_without_a_copy_over_inproc),
         cmocka_unit_test(a_callback_may_close_its_link),
         cmocka_unit_test(many_requests_in_flight_keep_their_numbers),
