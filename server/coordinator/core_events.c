@@ -66,6 +66,8 @@ static void forget_seen(struct coordinator_core *core)
     size_t drop = 0;
     while (drop < core->events_count && core->events[drop].sequence <= all)
         event_close(&core->events[drop++]);
+    if (drop == 0)
+        return;
     core->events_count -= drop;
     memmove(core->events, core->events + drop, core->events_count * sizeof *core->events);
 }
