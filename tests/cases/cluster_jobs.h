@@ -1,0 +1,18 @@
+/* Job files of the cases that run on whole clusters, as YAML text; files they need are written into folder. */
+#ifndef SHOAL_TESTS_CLUSTER_JOBS_H
+#define SHOAL_TESTS_CLUSTER_JOBS_H
+
+#include <stddef.h>
+
+/* S1: four rows, full batch, five steps, evaluated on the training rows; without an optimizer. */
+void cluster_jobs_s1(const char *folder, char *yaml, size_t bytes);
+/* A file of real data that must be there; fails the test with the Debian package's name else. */
+void cluster_jobs_need(const char *path, const char *package);
+/* S4's MLP on iris, SGD 0.1, full batch, 5 steps; init: a file with the formula weights, written here. */
+void cluster_jobs_s4(const char *folder, char *yaml, size_t bytes, char *init, size_t init_bytes);
+/* An MLP with BatchNorm and dropout over synthetic rows, batches of 24, 8 steps, several keys: what the tests of bits
+ * run. Nothing is evaluated. */
+void cluster_jobs_mlp(char *yaml, size_t bytes);
+void cluster_jobs_write(const char *folder, const char *name, const char *text);
+
+#endif
