@@ -72,6 +72,11 @@ static void on_event(void *context, struct message *event)
             server_job_verdict(server, e->verdict, e->clock);
         }
         break;
+    case SHOAL__TYPE__RATIOS:
+        if (running) {
+            server_job_ratios(server, event);
+        }
+        break;
     case SHOAL__TYPE__SNAPSHOT:
         if (running) {
             save_begin(server, e->snapshot);

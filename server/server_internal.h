@@ -86,6 +86,7 @@ struct server {
 void server_job_begin(struct server *server, const Shoal__JobBegin *begin);
 void server_job_start(struct server *server, struct message *event);
 void server_job_verdict(struct server *server, const Shoal__Verdict *verdict, uint64_t clock);
+void server_job_ratios(struct server *server, const struct message *event);
 void server_job_release_verdict(struct server *server);
 void server_job_summary(struct server *server);
 void server_job_end(struct server *server);

@@ -58,6 +58,7 @@ void server_job_begin(struct server *server, const Shoal__JobBegin *begin)
 
 static void on_complete(void *context, uint64_t clock);
 static void on_finished(void *context, uint64_t clock);
+static void on_trust(void *context, uint64_t clock);
 
 static int make_shard(struct server *server, const Shoal__Start *start, struct errbuf *err)
 {
@@ -75,7 +76,7 @@ static int make_shard(struct server *server, const Shoal__Start *start, struct e
         .account = &server->account,
         .trace = job->trace,
         .loop = &server->loop,
-        .ops = {push_added, on_complete, pull_applied, on_finished, server},
+        .ops = {push_added, on_complete, on_trust, pull_applied, on_finished, server},
     };
     int status = optimizer_of_job(j, &options.optimizer, &options.params, &job->optimizer_handle, err);
     if (status == 0) {
@@ -212,6 +213,42 @@ static void on_complete(void *context, uint64_t clock)
     buf_release(frames[1]);
     free(firsts);
     free(counts);
+}
+
+static void on_trust(void *context, uint64_t clock)
+{
+    struct server *server = context;
+    struct server_job *job = server->current;
+    uint64_t *firsts = calloc((size_t)job->map.ranges_count + 1, sizeof(*firsts));
+    uint64_t *counts = calloc((size_t)job->map.ranges_count + 1, sizeof(*counts));
+    struct buf *frame = buf_create(2 * (size_t)shard_runs(job->shard) * sizeof(double));
+    if (!firsts || !counts || !frame) {
+        server_fail(server, STATUS_NOMEM, "out of memory for norms");
+    } else {
+        Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
+        Shoal__Prepared body = SHOAL__PREPARED__INIT;
+        memcpy(frame->data, shard_trust_norms(job->shard), frame->bytes);
+        fill_spans(server, &body, firsts, counts);
+        envelope.type = SHOAL__TYPE__TRUST;
+        envelope.clock = clock;
+        envelope.dtype = SHOAL__DTYPE__F64;
+        envelope.body_case = SHOAL__ENVELOPE__BODY_PREPARED;
+        envelope.prepared = &body;
+        member_request(server->member, &envelope, &frame, 1, on_prepared_acked, server);
+    }
+    buf_release(frame);
+    free(firsts);
+    free(counts);
+}
+
+void server_job_ratios(struct server *server, const struct message *event)
+{
+    struct server_job *job = server->current;
+    size_t bytes = (size_t)job->table.tensor_count * sizeof(double);
+    int fits = event->frames_count == 1 && event->frames[0]->bytes == bytes;
+    if (!fits || shard_trust_ratios(job->shard, event->envelope->clock, event->frames[0]->data) != 0) {
+        server_fail(server, STATUS_SHAPE, "trust ratios that do not fit the model or the step");
+    }
 }
 
 static void on_finished(void *context, uint64_t clock)

@@ -89,6 +89,7 @@ static int fill_ranges(struct shard *shard)
         range->index = r;
         range->squares = shard->squares + run;
         range->finite = shard->finite + run;
+        range->trust_norms = shard->trust_norms ? shard->trust_norms + 2 * run : NULL;
         range->runs_left = range->range->runs;
         run += range->range->runs;
         shard->of_range[r] = shard->ranges_count++;
@@ -111,6 +112,13 @@ static int shard_allocate(struct shard *shard)
     shard->finite = calloc((size_t)map->runs_count + 1, 1);
     if (!shard->ranges || !shard->of_range || !shard->squares || !shard->finite) {
         return STATUS_NOMEM;
+    }
+    if (shard->options.hold_values && shard->options.optimizer->prepare) {
+        shard->trust_norms = calloc(2 * (size_t)map->runs_count + 1, sizeof(double));
+        shard->ratios = calloc((size_t)map->table->tensor_count + 1, sizeof(double));
+        if (!shard->trust_norms || !shard->ratios) {
+            return STATUS_NOMEM;
+        }
     }
     return fill_ranges(shard);
 }
@@ -193,6 +201,8 @@ void shard_destroy(struct shard *shard)
     free(shard->of_range);
     free(shard->squares);
     free(shard->finite);
+    free(shard->trust_norms);
+    free(shard->ratios);
     free(shard);
 }
 
@@ -295,6 +305,11 @@ static void task_done(struct shard *shard, struct shard_range *range)
         work_start(range, range->work); /* waits for memory: nothing was done yet */
     } else if (range->work == WORK_APPLY) {
         range_finish(shard, range);
+    } else if (range->work == WORK_PREPARE) {
+        range->phase = RANGE_PREPARED;
+        if (++shard->prepared_count == shard->trainable_count) {
+            shard->options.ops.trust(shard->options.ops.context, range->clock + 1);
+        }
     } else {
         sum_done(shard, range);
     }
@@ -441,8 +456,12 @@ static void range_verdict(struct shard *shard, struct shard_range *range, enum s
         range_finish(shard, range);
         return;
     }
-    range->phase = RANGE_APPLYING;
     range->step = *step;
+    if (shard->ratios) {
+        work_start(range, WORK_PREPARE);
+        return;
+    }
+    range->phase = RANGE_APPLYING;
     work_start(range, WORK_APPLY);
 }
 
@@ -498,6 +517,30 @@ void shard_pulled(struct shard *shard, int index, int rank)
     if (--range->unpulled_count == 0 && range->news && !range->busy && range->phase == RANGE_SUMMING) {
         work_start(range, WORK_SUM);
     }
+}
+
+const double *shard_trust_norms(const struct shard *shard)
+{
+    return shard->trust_norms;
+}
+
+int shard_trust_ratios(struct shard *shard, uint64_t clock, const double *ratios)
+{
+    if (clock <= shard->clock || (clock == shard->clock + 1 && shard->trainable_count == 0)) {
+        return 0;
+    }
+    if (!shard->ratios || clock != shard->clock + 1 || shard->prepared_count != shard->trainable_count) {
+        return STATUS_RANGE;
+    }
+    shard->prepared_count = 0;
+    memcpy(shard->ratios, ratios, (size_t)shard->options.map->table->tensor_count * sizeof(double));
+    for (int i = 0; i < shard->ranges_count; i++) {
+        if (!shard->ranges[i].range->frozen) {
+            shard->ranges[i].phase = RANGE_APPLYING;
+            work_start(&shard->ranges[i], WORK_APPLY);
+        }
+    }
+    return 0;
 }
 
 uint64_t shard_clock(const struct shard *shard, int range)

@@ -8,6 +8,9 @@
  *      |               +---------- abort -----------+
  *      +------------------------------------------------ (contributions are pushed again)
  *
+ * lamb goes from complete to prepared (its direction is known, its norms are reported) and applies when the tensors' trust
+ * ratios come.
+ *
  * Contributions are taken run by run in canonical turn; one that comes early waits, holding its message, and is given
  * back (`added`) when it has been taken everywhere. Arithmetic runs on pool threads, one task a range at a time;
  * everything else, callbacks included, on the loop thread that called shard_create. */
@@ -32,6 +35,8 @@ struct shard_ops {
     void (*added)(void *context, void *token, int status);
     /* Every trainable range has all contributions of this clock. */
     void (*complete)(void *context, uint64_t clock);
+    /* lamb: every range's direction is ready, shard_trust_norms may be sent. */
+    void (*trust)(void *context, uint64_t clock);
     /* range (index in the keymap) finished clock: pulls of it may go out. */
     void (*applied)(void *context, int range, uint64_t clock);
     /* All ranges finished clock. */
@@ -106,6 +111,11 @@ void shard_pulled(struct shard *shard, int range, int rank);
  * step. */
 int64_t shard_runs(const struct shard *shard);
 void shard_norms(const struct shard *shard, const double **squares, const uint8_t **finite, double *weight);
+
+/* lamb: Σw² and Σu² of every run, 2 x shard_runs doubles; and the answer: one trust ratio a tensor of the table, copied. A
+ * repeat is ignored; STATUS_RANGE when nothing waits for it. */
+const double *shard_trust_norms(const struct shard *shard);
+int shard_trust_ratios(struct shard *shard, uint64_t clock, const double *ratios);
 
 /* Held and idle memory of contributions that wait, bytes now. */
 int64_t shard_held_bytes(const struct shard *shard);

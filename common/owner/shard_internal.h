@@ -16,8 +16,8 @@ struct contribution {
     int arrived; /* this clock, also after it was given back */
 };
 
-enum range_phase { RANGE_IDLE, RANGE_SUMMING, RANGE_COMPLETE, RANGE_APPLYING };
-enum range_work { WORK_SUM, WORK_APPLY };
+enum range_phase { RANGE_IDLE, RANGE_SUMMING, RANGE_COMPLETE, RANGE_PREPARED, RANGE_APPLYING };
+enum range_work { WORK_SUM, WORK_PREPARE, WORK_APPLY };
 
 /* One range. Loop thread's, but for what a task under way uses: sums, values, slots, turn, taken, norms, and the
  * contributions that were there when it was submitted (`visible`). */
@@ -35,6 +35,7 @@ struct shard_range {
     uint16_t *turn;                     /* by run: contributions taken so far */
     double *squares;                    /* by run, into the shard's array */
     uint8_t *finite;
+    double *trust_norms;                /* lamb: Σw², Σu² a run, into the shard's array */
     struct shard_range *next_done;
     struct optimizer_step step;
     uint64_t clock;
@@ -56,9 +57,11 @@ struct shard {
     int *of_range;              /* keymap range -> index in ranges, -1 */
     double *squares;
     uint8_t *finite;
+    double *trust_norms; /* lamb, else NULL */
+    double *ratios;      /* lamb: by tensor, of the step being applied */
     int64_t runs_count, held_bytes;
     int ranges_count, trainable_count, slots;
-    int complete_count, finished_count, initialised_count;
+    int complete_count, prepared_count, finished_count, initialised_count;
     uint64_t clock;      /* finished by all ranges */
     uint64_t verdict;    /* last clock that got one */
     double weight;       /* Σ shares' weights of the step */

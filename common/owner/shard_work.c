@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "base/trace.h"
 #include "cluster/canonical.h"
+#include "owner/apply.h"
 #include "tensor/reduce.h"
 
 enum { SOURCES_MAX = 64 };
@@ -38,18 +39,51 @@ static int decays(const struct shard_range *range, const struct keymap_run *run)
     return !map->table->tensors[map->keys[run->key].tensor].no_decay;
 }
 
-static void update_run(struct shard_range *range, int r)
+/* One run's slices of what the range holds, and the rule for them. */
+struct run_view {
+    struct optimizer_step step;
+    struct owner_rule rule;
+    float *w, *sums;
+    float *slots[OPTIMIZER_SLOTS_MAX];
+    int64_t count;
+};
+
+static void view_run(const struct shard_range *range, int r, struct run_view *view)
 {
-    const struct shard_options *options = &range->shard->options;
+    const struct shard *shard = range->shard;
     const struct keymap_run *run = &range->runs[r];
     int64_t at = run->begin - range->range->begin;
-    float *slots[OPTIMIZER_SLOTS_MAX];
-    for (int s = 0; s < range->shard->slots; s++) {
-        slots[s] = range->slots[s] + at;
+    view->step = range->step;
+    if (shard->ratios) {
+        view->step.trust_ratio = shard->ratios[shard->options.map->keys[run->key].tensor];
     }
-    options->optimizer->update(&options->params, &range->step, decays(range, run),
-                               (float *)range->values->data + at, (float *)range->sums->data + at, slots,
-                               run->end - run->begin);
+    view->rule = (struct owner_rule){.ops = shard->options.optimizer, .params = &shard->options.params,
+                                     .step = &view->step, .decay = decays(range, run)};
+    view->w = range->values ? (float *)range->values->data + at : NULL;
+    view->sums = (float *)range->sums->data + at;
+    view->count = run->end - run->begin;
+    for (int s = 0; s < shard->slots; s++) {
+        view->slots[s] = range->slots[s] + at;
+    }
+}
+
+static void update_run(struct shard_range *range, int r)
+{
+    struct run_view view;
+    view_run(range, r, &view);
+    owner_apply(&view.rule, view.w, view.sums, view.slots, view.count);
+}
+
+/* lamb: the direction goes into the sums' place, its norms into the run's. */
+static void prepare_run(struct shard_range *range, int r)
+{
+    struct run_view view;
+    double norms[2] = {0, 0};
+    view_run(range, r, &view);
+    view.rule.ops->prepare(view.rule.params, view.rule.step, view.rule.decay, view.w, view.sums, view.slots, view.count,
+                           norms);
+    range->trust_norms[2 * r] = norms[0];
+    range->trust_norms[2 * r + 1] = norms[1];
 }
 
 static double weight_of(const struct shard_range *range)
@@ -61,22 +95,49 @@ static double weight_of(const struct shard_range *range)
     return weight;
 }
 
+static void begin_eager(struct shard_range *range)
+{
+    const struct shard_options *options = &range->shard->options;
+    range->step = range->shard->next_step;
+    range->step.grad_scale = options->mean && !options->prescaled ? (float)(1.0 / weight_of(range)) : 1.0f;
+}
+
+static void run_summed(struct shard_range *range, int r, double squares, int finite)
+{
+    range->squares[r] = squares;
+    range->finite[r] = (uint8_t)finite;
+    range->runs_left--;
+}
+
 /* All turns of a run are taken: its norm, and in eager mode its update, while it is in the cache. */
 static void finish_run(struct shard_range *range, int r)
 {
-    const struct shard_options *options = &range->shard->options;
     const struct keymap_run *run = &range->runs[r];
     float *sums = (float *)range->sums->data + (run->begin - range->range->begin);
     int finite = 1;
-    range->squares[r] = reduce_norm_squared(sums, run->end - run->begin, &finite);
-    range->finite[r] = (uint8_t)finite;
-    range->runs_left--;
-    if (options->eager && options->hold_values) {
-        range->step = range->shard->next_step;
-        range->step.grad_scale =
-            options->mean && !options->prescaled ? (float)(1.0 / weight_of(range)) : 1.0f;
+    double squares = reduce_norm_squared(sums, run->end - run->begin, &finite);
+    run_summed(range, r, squares, finite);
+    if (range->shard->options.eager && finite) {
+        begin_eager(range);
         update_run(range, r);
     }
+}
+
+/* Every contribution of a run is here at its first turn: one pass for the sum and, eager, the update as well. */
+static void take_all(struct shard_range *range, int r, const float *const *sources)
+{
+    int ranks = range->shard->options.map->ranks;
+    struct run_view view;
+    if (!range->shard->options.eager) {
+        int finite = 1;
+        float *sums = (float *)range->sums->data + (range->runs[r].begin - range->range->begin);
+        double squares = owner_sum(sums, sources, ranks, range->runs[r].end - range->runs[r].begin, &finite);
+        run_summed(range, r, squares, finite);
+        return;
+    }
+    begin_eager(range);
+    view_run(range, r, &view);
+    run_summed(range, r, 0, owner_apply_sum(&view.rule, view.w, view.slots, sources, ranks, view.count));
 }
 
 static const float *contribution_run(const struct shard_range *range, int rank, const struct keymap_run *run)
@@ -117,6 +178,11 @@ static void take_turns(struct shard_range *range, int r)
             sources[taken++] = contribution_run(range, rank, run);
             range->contributions[rank].runs_taken++;
             rank = canonical_rank_at(ranks, run->owner, ++turn);
+        }
+        if (taken == ranks) {
+            take_all(range, r, sources);
+            range->turn[r] = (uint16_t)turn;
+            return;
         }
         if (taken > 0) {
             reduce_add_many(sums, sources, taken, first == 0, count);
@@ -180,11 +246,15 @@ void shard_work_run(struct shard_range *range)
     if (range->out_of_memory) {
         return;
     }
-    if (range->work == WORK_APPLY) {
+    if (range->work != WORK_SUM) {
         for (int r = 0; r < range->range->runs; r++) {
-            update_run(range, r);
+            if (range->work == WORK_APPLY) {
+                update_run(range, r);
+            } else {
+                prepare_run(range, r);
+            }
         }
-        trace_add(range->shard->options.trace, TRACE_APPLY, 2, "apply", (int64_t)range->clock + 1, range->range->layer,
+        trace_add(range->shard->options.trace, TRACE_APPLY, 2, range->work == WORK_APPLY ? "apply" : "prepare", (int64_t)range->clock + 1, range->range->layer,
                   begin, clock_now_ns());
         return;
     }

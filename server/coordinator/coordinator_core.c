@@ -156,6 +156,7 @@ static const struct member_row member_rows[] = {
     {SHOAL__TYPE__REGISTER, AUDIENCE_WORKERS, 1, core_launch_register},
     {SHOAL__TYPE__READY, AUDIENCE_SERVERS, 1, core_launch_ready},
     {SHOAL__TYPE__PREPARED, AUDIENCE_SERVERS, 1, core_steps_prepared},
+    {SHOAL__TYPE__TRUST, AUDIENCE_SERVERS, 1, core_trust_message},
     {SHOAL__TYPE__REPORT, AUDIENCE_WORKERS, 1, core_steps_report},
     {SHOAL__TYPE__GATHER, AUDIENCE_WORKERS, 1, core_gather_message},
     {SHOAL__TYPE__EVALUATED, AUDIENCE_WORKERS, 1, core_evaluation_message},

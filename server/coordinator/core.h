@@ -111,6 +111,14 @@ struct core_snapshot {
     struct manifest manifest;
 };
 
+/* lamb's second round of the step last applied. */
+struct core_trust {
+    uint64_t step; /* 0: none yet */
+    double *norms; /* (runs, 2) */
+    uint8_t *in;   /* (runs) */
+    int64_t missing;
+};
+
 struct core_job {
     uint64_t id;
     struct coordinator_job spec; /* strings owned */
@@ -147,6 +155,7 @@ struct core_job {
     int last;           /* no step follows */
     int asked_summaries;
     struct core_gather *gathers;
+    struct core_trust trust;
     struct core_evaluation evaluations[CORE_SETS];
     int evaluations_seen, bad_evaluations, best_known;
     double early_best, best_value;
@@ -248,10 +257,17 @@ void core_steps_prepared(struct coordinator_core *core, struct core_member *memb
                          const struct net_return *back);
 void core_steps_report(struct coordinator_core *core, struct core_member *member, struct message *message,
                        const struct net_return *back);
+/* Runs that a PREPARED or TRUST speaks of, or -1 when its spans do not fit the model. */
+int64_t core_steps_spans(const Shoal__Prepared *prepared, int64_t limit);
 void core_steps_advance(struct coordinator_core *core); /* announces a verdict that is due */
 void core_steps_begin(struct coordinator_core *core, uint64_t number);
 void core_steps_tick(struct coordinator_core *core);
 double core_steps_lr_at(const void *job, int64_t t); /* of a struct core_job */
+
+/* --- core_trust.c */
+void core_trust_message(struct coordinator_core *core, struct core_member *member, struct message *message,
+                        const struct net_return *back);
+void core_trust_close(struct core_job *job);
 
 /* --- core_verdict.c: what a decision means */
 void core_verdict_announce(struct coordinator_core *core, const struct step_verdict *verdict);

@@ -42,6 +42,7 @@ static void close_reports(struct core_job *job)
 void core_job_close(struct core_job *job)
 {
     core_gather_forget(job, UINT64_MAX);
+    core_trust_close(job);
     for (int i = 0; i < CORE_SETS; i++)
         core_evaluation_close(&job->evaluations[i]);
     core_snapshots_close(&job->snapshot);

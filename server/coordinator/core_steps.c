@@ -50,7 +50,7 @@ static int check_running(struct coordinator_core *core, const Shoal__Envelope *e
 }
 
 /* Runs that a PREPARED speaks of, or -1 when its spans do not fit the model. */
-static int64_t spans_total(const Shoal__Prepared *prepared, int64_t limit)
+int64_t core_steps_spans(const Shoal__Prepared *prepared, int64_t limit)
 {
     int64_t total = 0;
     if (prepared->n_runs != prepared->n_runs_first)
@@ -71,7 +71,7 @@ void core_steps_prepared(struct coordinator_core *core, struct core_member *memb
     if (!check_running(core, envelope, back))
         return;
     const Shoal__Prepared *prepared = envelope->body_case == SHOAL__ENVELOPE__BODY_PREPARED ? envelope->prepared : NULL;
-    int64_t runs = prepared != NULL ? spans_total(prepared, job->step.rules.runs) : -1;
+    int64_t runs = prepared != NULL ? core_steps_spans(prepared, job->step.rules.runs) : -1;
     if (runs < 0) {
         core_answer(core, back, STATUS_RANGE, "runs out of range");
         return;

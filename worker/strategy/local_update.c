@@ -8,6 +8,7 @@
 #include "config/job.h"
 #include "optim/optimizer.h"
 #include "owner/state_file.h"
+#include "owner/trust.h"
 #include "worker/strategy/strategy.h"
 
 struct local_update {
@@ -15,6 +16,7 @@ struct local_update {
     struct optimizer_params params;
     void *handle;
     int slots;
+    double *norms, *ratios; /* lamb: (runs, 2) and by tensor; else NULL */
     float **state; /* [tensor * slots + slot]; NULL for frozen and empty tensors */
 };
 
@@ -50,7 +52,12 @@ int local_update_create(struct local_update **out, const struct strategy *s, str
             }
         }
     }
-    return local->state ? 0 : errbuf_set(err, STATUS_NOMEM, "out of memory");
+    if (local->ops->prepare) {
+        local->norms = calloc(2 * (size_t)s->map->runs_count + 1, sizeof(double));
+        local->ratios = calloc((size_t)s->table->tensor_count + 1, sizeof(double));
+    }
+    int whole = local->state && (!local->ops->prepare || (local->norms && local->ratios));
+    return whole ? 0 : errbuf_set(err, STATUS_NOMEM, "out of memory");
 }
 
 void local_update_destroy(struct local_update *local, const struct strategy *s)
@@ -62,6 +69,8 @@ void local_update_destroy(struct local_update *local, const struct strategy *s)
         account_free(s->account, ACCOUNT_OPTIMIZER, local->state[i],
                      local->state[i] ? tensor_bytes(s, i / local->slots) : 0);
     }
+    free(local->norms);
+    free(local->ratios);
     free(local->state);
     optimizer_unload(local->handle);
     free(local);
@@ -72,12 +81,40 @@ int local_update_slots(const struct local_update *local)
     return local->slots;
 }
 
+/* lamb: directions and norms run by run, as owners elsewhere take them; then a ratio a tensor. */
+static void prepare_runs(struct local_update *local, const struct strategy *s, const struct optimizer_step *step)
+{
+    for (int r = 0; r < s->map->ranges_count; r++) {
+        const struct keymap_range *range = &s->map->ranges[r];
+        struct keymap_run runs[range->runs + 1];
+        keymap_runs(s->map, range, runs);
+        for (int i = 0; i < range->runs; i++) {
+            int t = s->map->keys[runs[i].key].tensor;
+            int64_t at = runs[i].begin - s->table->tensors[t].offset; /* elements from the tensor's start */
+            float *slots[OPTIMIZER_SLOTS_MAX];
+            for (int slot = 0; slot < local->slots; slot++) {
+                slots[slot] = local->state[t * local->slots + slot] + at;
+            }
+            double *norms = &local->norms[2 * (range->run_first + i)];
+            norms[0] = norms[1] = 0;
+            local->ops->prepare(&local->params, step, !s->table->tensors[t].no_decay,
+                                strategy_layer_w(s, range->layer) + runs[i].begin, s->g[range->layer] + runs[i].begin,
+                                slots, runs[i].end - runs[i].begin, norms);
+        }
+    }
+    trust_ratios(s->map, local->norms, local->ratios);
+}
+
 void local_update_step(struct local_update *local, const struct strategy *s, const Shoal__Verdict *verdict)
 {
     struct optimizer_step step = {.lr = verdict->lr, .t = (int64_t)verdict->t, .grad_scale = verdict->grad_scale,
                                   .trust_ratio = 1};
+    if (local->ops->prepare) {
+        prepare_runs(local, s, &step);
+    }
     for (int t = 0; t < s->table->tensor_count; t++) {
         const struct param_tensor *tensor = &s->table->tensors[t];
+        step.trust_ratio = local->ratios ? local->ratios[t] : 1;
         if (is_trained(s, t)) {
             local->ops->update(&local->params, &step, !tensor->no_decay,
                                strategy_layer_w(s, tensor->layer) + tensor->offset, s->g[tensor->layer] + tensor->offset,
