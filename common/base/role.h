@@ -10,6 +10,8 @@
 struct role_host {
     void *zmq;            /* context; shared in embedded runs so that inproc:// works */
     _Atomic int stop;     /* set to SIGTERM or SIGINT by anyone, any time; the role looks at least every 100 ms */
+    _Atomic int reload;   /* set to 1 on SIGHUP; a role with an allow-list takes it back and reads the list again */
+    _Atomic int stop_grace_ms; /* set by a role that knows its job: how long a stop may take; 0: the default */
     int embedded;         /* 1: one of several roles in this process */
     struct log log;
     const char *keys_dir; /* "" or NULL: no CURVE */
@@ -17,8 +19,10 @@ struct role_host {
     int insecure;
     /* Called once when the role can be reached (systemd READY=1, embedded start order); address as bound. NULL ok. */
     void (*ready)(void *context, const char *address);
-    /* One status line for systemd's STATUS= and the watchdog tick; NULL ok. */
+    /* One status line for systemd's STATUS=; NULL ok. */
     void (*status)(void *context, const char *line);
+    /* The watchdog's food: every 100 ms or so from the loop that serves; NULL ok. */
+    void (*tick)(void *context);
     void *context;
 };
 
