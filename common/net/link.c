@@ -22,6 +22,7 @@
  * opened anew. */
 enum {
     REOPEN_MS = 200,
+    CUT_MS = 20, /* for answers that came before the cut; less than ZeroMQ waits to reconnect */
     DENY_FAILURES = 3,  /* with CURVE: so many cut handshakes in a row are a refusal (a wrong server key) */
     DENY_PLAIN_MS = 10000, /* without: a proxy before a server that is not up yet cuts them, too */
     RESEND_BACK_OFF = 8
@@ -323,9 +324,13 @@ static void on_event(void *context, int event, int value)
     struct net_link *link = context;
     switch (event) {
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
+        link->reopen_at = 0;
         set_connected(link, 1);
         break;
     case ZMQ_EVENT_DISCONNECTED:
+        /* A fresh socket: the old one would first send what was queued since the cut, ahead of older requests. */
+        if (link->connected)
+            plan(link, &link->reopen_at, CUT_MS);
         set_connected(link, 0);
         break;
     case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
@@ -364,8 +369,8 @@ static int connect_socket(struct net_link *link, struct errbuf *err)
         return errbuf_set(err, STATUS_IO, "no socket: %s", zmq_strerror(zmq_errno()));
     net_socket_init(net, socket);
     net_socket_set(socket, ZMQ_IPV6, link->endpoint.ipv6);
-    /* Nothing is queued for a connection that is not there: what is unanswered is kept here, in order. */
-    net_socket_set(socket, ZMQ_IMMEDIATE, link->endpoint.kind != ENDPOINT_INPROC);
+    /* Not ZMQ_IMMEDIATE: it would drop answers that came before a cut and are not read yet. */
+    net_socket_set(socket, ZMQ_IMMEDIATE, 0);
     int status = link->curve ? curve_apply_client(socket, link->curve, err) : STATUS_OK;
     if (!status && link->endpoint.kind != ENDPOINT_INPROC) {
         link->monitor = monitor_open(net, socket, EVENTS, on_event, link);
@@ -417,6 +422,8 @@ static void reopen(struct net_link *link)
 {
     struct errbuf err;
     set_connected(link, 0);
+    while (!link->closed && link_drain(link))
+        ;
     if (link->closed)
         return;
     disconnect_socket(link, 0);

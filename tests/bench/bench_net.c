@@ -1,5 +1,6 @@
 /* Shoal's net against a bare DEALER/ROUTER of the same message sizes, in one run with interleaved rounds:
  *   round trip of a request with 4 KiB of payload, one in flight, at the median;
+ *   requests with 64 bytes of payload a second, 256 in flight;
  *   push and pull of 16 MiB in messages of 1 MiB both ways, several in flight, in bytes a second both ways together.
  * The serving side is a thread of its own with its own loop; tcp over loopback. Prints both, and the ratio of medians
  * with the smallest and largest ratio of a round.    bench_net [rounds] */
@@ -18,7 +19,7 @@
 #include "net/net.h"
 
 enum { SMALL = 4096, TRIPS = 2000, PIECE = 1 << 20, PIECES = 16, REPEATS = 20, WINDOW = 4, LIMIT_BYTES = 4 << 20,
-       ENVELOPE = 96, ROUNDS_MAX = 64 };
+       ENVELOPE = 96, ROUNDS_MAX = 64, TINY = 64, TINIES = 40000, TINY_WINDOW = 256 };
 
 static int64_t times[TRIPS];
 
@@ -164,6 +165,17 @@ static double bare_bytes_s(struct bare *bare)
     return 2.0 * PIECE * total / ((double)(clock_now_ns() - start) / 1e9);
 }
 
+static double bare_requests_s(struct bare *bare)
+{
+    int64_t start = clock_now_ns();
+    for (int done = 0, sent = 0; done < TINIES; done++) {
+        for (; sent < TINIES && sent < done + TINY_WINDOW; sent++)
+            bare_send(bare, 'p', TINY);
+        bare_take(bare);
+    }
+    return TINIES / ((double)(clock_now_ns() - start) / 1e9);
+}
+
 static void bare_close(struct bare *bare)
 {
     bare_send(bare, 'q', 0);
@@ -246,7 +258,7 @@ static void *shoal_serve(void *argument)
 struct shoal_client {
     struct end end;
     struct net_link *link;
-    struct buf *small, *piece;
+    struct buf *small, *piece, *tiny;
     int64_t start;
     int trips, sent, answered, wanted;
 };
@@ -318,6 +330,28 @@ static double shoal_bytes_s(struct shoal_client *client)
     return 2.0 * PIECE * client->wanted / ((double)(clock_now_ns() - start) / 1e9);
 }
 
+static void on_tiny(void *context, int status, struct message *reply)
+{
+    struct shoal_client *client = context;
+    (void)status;
+    (void)reply;
+    client->answered++;
+    for (; client->sent < client->wanted && client->sent < client->answered + TINY_WINDOW; client->sent++)
+        shoal_send(client, SHOAL__TYPE__PUSH, client->tiny, on_tiny);
+}
+
+static double shoal_requests_s(struct shoal_client *client)
+{
+    int64_t start = clock_now_ns();
+    client->answered = -1;
+    client->sent = 0;
+    client->wanted = TINIES;
+    on_tiny(client, 0, NULL);
+    while (client->answered < TINIES)
+        uv_run(&client->end.loop, UV_RUN_ONCE);
+    return TINIES / ((double)(clock_now_ns() - start) / 1e9);
+}
+
 /* --- report ----------------------------------------------------------------------------------------- */
 
 static double median(const double *values, int count)
@@ -349,15 +383,17 @@ int main(int argc, char **argv)
     mallopt(M_MMAP_THRESHOLD, 32 << 20); /* its largest */
     mallopt(M_TRIM_THRESHOLD, 512 << 20);
     mallopt(M_TOP_PAD, 16 << 20);
-    static double trip[2][ROUNDS_MAX], cost[2][ROUNDS_MAX], rate[2][ROUNDS_MAX];
+    static double trip[2][ROUNDS_MAX], cost[2][ROUNDS_MAX], many[2][ROUNDS_MAX], rate[2][ROUNDS_MAX];
     static struct bare bare;
     static struct shoal_server server;
     static struct shoal_client client;
     server.values = buf_create(PIECE);
     client.small = buf_create(SMALL);
     client.piece = buf_create(PIECE);
+    client.tiny = buf_create(TINY);
     memset(server.values->data, 1, PIECE);
     memset(client.small->data, 1, SMALL);
+    memset(client.tiny->data, 1, TINY);
     memset(client.piece->data, 1, PIECE);
     bare_open(&bare, client.piece->data);
     uv_sem_init(&server.ready, 0);
@@ -374,11 +410,14 @@ int main(int argc, char **argv)
         spent = processor_ns();
         trip[1][slot] = shoal_trip_us(&client);
         cost[1][slot] = (double)(processor_ns() - spent) / TRIPS / 1000;
+        many[0][slot] = bare_requests_s(&bare) / 1e3;
+        many[1][slot] = shoal_requests_s(&client) / 1e3;
         rate[0][slot] = bare_bytes_s(&bare) / 1e9;
         rate[1][slot] = shoal_bytes_s(&client) / 1e9;
     }
     report("4 KiB round trip", "us", trip[0], trip[1], rounds);
     report("its processor time", "us", cost[0], cost[1], rounds);
+    report("64 B requests", "k/s", many[0], many[1], rounds);
     report("1 MiB push + pull", "GB/s", rate[0], rate[1], rounds);
     client.sent = client.answered = client.wanted = 0;
     shoal_send(&client, SHOAL__TYPE__HELLO, NULL, on_piece);
@@ -388,6 +427,7 @@ int main(int argc, char **argv)
     end_close(&client.end);
     bare_close(&bare);
     buf_release(client.small);
+    buf_release(client.tiny);
     buf_release(client.piece);
     buf_release(server.values);
     return 0;

@@ -218,6 +218,23 @@ static void resends_when_no_answer_comes_and_takes_one_reply(void **state)
     both_close(&both);
 }
 
+static void an_answer_sent_right_before_a_cut_arrives(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 40; i++) {
+        struct both both;
+        both_open(&both, "tcp://127.0.0.1:0");
+        struct answer kept = {0};
+        ask(both.link, SHOAL__TYPE__HELLO, &kept, 0);
+        both_until(&both, &both.echo.kept, 1);
+        net_reply_status(both.echo.router, &both.echo.back, STATUS_OK, NULL);
+        net_router_close(both.echo.router);
+        both_until(&both, &kept.done, 1);
+        assert_int_equal(kept.status, STATUS_OK);
+        both_close(&both);
+    }
+}
+
 static void a_join_tells_where_it_came_from(void **state)
 {
     (void)state;
@@ -323,6 +340,7 @@ int main(void)
         cmocka_unit_test(finds_a_restarted_server_over_inproc),
         cmocka_unit_test(a_call_ends_once_by_deadline_cancel_or_close),
         cmocka_unit_test(resends_when_no_answer_comes_and_takes_one_reply),
+        cmocka_unit_test(an_answer_sent_right_before_a_cut_arrives),
         cmocka_unit_test(a_join_tells_where_it_came_from),
         cmocka_unit_test(large_frames_arrive_without_a_copy_over_inproc),
         cmocka_unit_test(a_callback_may_close_its_link),
