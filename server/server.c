@@ -111,10 +111,12 @@ static void on_tick(uv_timer_t *timer)
         server->leaving = 2;
         member_leave(server->member, server->status, status_text(server->status), LEAVE_MS, on_left, server);
     } else if (server->host->stop && !server->current && !server->leaving) {
-        /* With a job the coordinator, which got the same signal or will notice, ends it in order. */
         server->leaving = 2;
         server->status = STATUS_STOPPED;
         member_leave(server->member, 0, "stopped by signal", LEAVE_MS, on_left, server);
+    } else if (server->host->stop && server->current && !server->stop_asked) {
+        server->stop_asked = 1;
+        member_ask_stop(server->member);
     }
 }
 

@@ -79,7 +79,7 @@ struct server {
     Shoal__Join join;
     struct server_job *current; /* NULL between jobs */
     int status;   /* what server_run returns */
-    int leaving, done;
+    int leaving, done, stop_asked;
 };
 
 /* server_job.c */

@@ -82,6 +82,10 @@ static int make_shard(struct server *server, const Shoal__Start *start, struct e
     if (status == 0) {
         status = aggregator_of_job(j, &options.aggregator, &options.aggregator_params, &job->aggregator_handle, err);
     }
+    if (status == 0 && options.eager && options.optimizer->prepare) {
+        status = errbuf_set(err, STATUS_INVALID, "optimizer %s needs norms before its update: no update: eager",
+                            options.optimizer->name);
+    }
     return status == 0 ? shard_create(&job->shard, &options, err) : status;
 }
 

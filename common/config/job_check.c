@@ -344,6 +344,9 @@ static int check_eager(const struct job *job, struct errbuf *err)
     if (job->parallel.update_at == JOB_UPDATE_AT_WORKER) {
         return refuse(job, err, "parallel.update", "found eager with update_at worker, expected step");
     }
+    if (job->snapshot.best_metric[0]) { /* known only after the next step has begun */
+        return refuse(job, err, "parallel.update", "found eager with snapshot.best, expected step");
+    }
     return 0;
 }
 

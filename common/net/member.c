@@ -231,6 +231,22 @@ static void on_left(void *context, int status, struct message *reply)
     member->leave.done(member->leave.context);
 }
 
+static void on_stop_acked(void *context, int status, struct message *reply)
+{
+    (void)context;
+    (void)status;
+    (void)reply;
+}
+
+void member_ask_stop(struct member *member)
+{
+    Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
+    envelope.type = SHOAL__TYPE__LEAVE;
+    envelope.status = STATUS_STOPPED;
+    envelope.text = (char *)"stopped by signal";
+    member_request(member, &envelope, NULL, 0, on_stop_acked, member);
+}
+
 void member_leave(struct member *member, int status, const char *text, int64_t deadline_ms,
                   void (*done)(void *context), void *context)
 {

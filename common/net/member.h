@@ -35,6 +35,8 @@ void member_set_dead_after(struct member *member, double seconds); /* from the j
 /* A request to the coordinator, resent until answered. */
 uint64_t member_request(struct member *member, Shoal__Envelope *envelope, struct buf *const *frames, int frames_count,
                         net_reply_fn *reply, void *context);
+/* Tells the coordinator that this member got a signal: the job ends in order after the step at hand. */
+void member_ask_stop(struct member *member);
 /* Tells the coordinator that this member goes (status 0) or failed; `done` once, at most deadline_ms later. */
 void member_leave(struct member *member, int status, const char *text, int64_t deadline_ms,
                   void (*done)(void *context), void *context);

@@ -153,6 +153,9 @@ struct core_job {
     uint64_t last_step; /* last announced verdict */
     double last_loss, last_lr;
     int last;           /* no step follows */
+    int stop_asked;     /* a member was told to stop: the job ends in order after the step at hand */
+    char stop_text[CORE_LINE];
+    int64_t stop_ns;    /* at the latest then */
     int asked_summaries;
     struct core_gather *gathers;
     struct core_trust trust;
@@ -296,6 +299,8 @@ void core_snapshots_done(struct coordinator_core *core, struct core_member *memb
 void core_snapshots_close(struct core_snapshot *snapshot);
 
 /* --- core_ending.c */
+int core_ending_wanted(const struct coordinator_core *core); /* somebody got a signal: no further step */
+void core_ending_ask(struct coordinator_core *core, const char *who);
 void core_ending_summary(struct coordinator_core *core, struct core_member *member, struct message *message,
                          const struct net_return *back);
 void core_ending_advance(struct coordinator_core *core); /* FINISHING: END when everything is in */

@@ -111,8 +111,9 @@ void core_ending_advance(struct coordinator_core *core)
 {
     if (core->phase != CORE_FINISHING || core->job.snapshot.active)
         return;
-    if (core->stopping) {
-        core_ending_end(core, STATUS_STOPPED, "stopped by signal after step %llu",
+    if (core_ending_wanted(core)) {
+        core_ending_end(core, STATUS_STOPPED, "%s after step %llu",
+                        core->stopping ? "stopped by signal" : core->job.stop_text,
                         (unsigned long long)core->job.last_step);
         return;
     }
@@ -169,8 +170,30 @@ static double stop_timeout_s(const struct coordinator_core *core)
     return job == NULL || core->job.job == NULL ? default_stop_s : job->cluster.stop_timeout;
 }
 
+int core_ending_wanted(const struct coordinator_core *core)
+{
+    return core->stopping || core->job.stop_asked;
+}
+
+void core_ending_ask(struct coordinator_core *core, const char *who)
+{
+    struct core_job *job = &core->job;
+    if (job->stop_asked || core->phase == CORE_IDLE || core->phase == CORE_ENDING)
+        return;
+    job->stop_asked = 1;
+    job->stop_ns = core->now_ns + (int64_t)(stop_timeout_s(core) * 1e9);
+    snprintf(job->stop_text, sizeof job->stop_text, "%.600s was stopped by signal", who);
+    if (core->phase < CORE_RUNNING)
+        core_ending_end(core, STATUS_STOPPED, "%s", job->stop_text);
+    else if (core->phase == CORE_FINISHING)
+        core_ending_advance(core);
+}
+
 void core_ending_tick(struct coordinator_core *core)
 {
+    if (core->job.stop_asked && !core->stopping && core->now_ns >= core->job.stop_ns && core->phase != CORE_IDLE)
+        core_ending_end(core, STATUS_STOPPED, "%s; step %llu was not finished in time", core->job.stop_text,
+                        (unsigned long long)core->job.last_step + 1);
     if (core->stopping && core->now_ns >= core->stop_ns && core->phase != CORE_IDLE)
         core_ending_end(core, STATUS_STOPPED, "stopped by signal; step %llu was not finished in time",
                         (unsigned long long)core->job.last_step + 1);

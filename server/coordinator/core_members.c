@@ -267,6 +267,10 @@ void core_members_leave(struct coordinator_core *core, struct message *message, 
     char who[CORE_LINE];
     core_member_text(member, who);
     int active = member->counted && core->phase > CORE_GATHERING && core->phase < CORE_ENDING;
+    if (active && envelope->status == STATUS_STOPPED) {
+        core_ending_ask(core, who); /* it stays until END */
+        return;
+    }
     if (active && envelope->status == 0 && member->kind == CORE_WORKER && core->phase == CORE_RUNNING &&
         core->job.total_steps == 0) {
         member->left = 1; /* a client program that is through; the job ends with the last of them */

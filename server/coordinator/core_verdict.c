@@ -150,9 +150,9 @@ void core_verdict_announce(struct coordinator_core *core, const struct step_verd
         commit_statistics(job);
     job->applied = verdict.t;
     write_books(core, &verdict, &step);
-    job->last = core->stopping || (job->total_steps > 0 && number >= job->total_steps);
+    job->last = core_ending_wanted(core) || (job->total_steps > 0 && number >= job->total_steps);
     int64_t every = job->job->evaluate.every;
-    int evaluate = !core->stopping && (job->last || (every > 0 && number % (uint64_t)every == 0));
+    int evaluate = !core_ending_wanted(core) && (job->last || (every > 0 && number % (uint64_t)every == 0));
     job->last_step = number;
     push_verdict(core, &verdict, &step, evaluate);
     struct coordinator_progress progress = {job->job, number, job->total_steps, step.loss, step.lr, step.grad_norm,

@@ -120,22 +120,6 @@ static void on_left(void *context)
     uv_stop(&client->loop);
 }
 
-static void on_stop_acked(void *context, int status, struct message *reply)
-{
-    (void)context;
-    (void)status;
-    (void)reply;
-}
-
-static void send_stop(struct client *client)
-{
-    Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
-    envelope.type = SHOAL__TYPE__LEAVE;
-    envelope.status = STATUS_STOPPED;
-    envelope.text = (char *)"stopped by signal";
-    member_request(client->member, &envelope, NULL, 0, on_stop_acked, client);
-}
-
 static void turn(struct client *client)
 {
     pthread_mutex_lock(&client->lock);
@@ -149,7 +133,7 @@ static void turn(struct client *client)
     send_requests(client);
     exchange_turn(client);
     if (stop) {
-        send_stop(client);
+        member_ask_stop(client->member);
     }
     if (closing && !client->leaving) {
         client->leaving = 1;
