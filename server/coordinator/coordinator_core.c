@@ -178,7 +178,8 @@ static int answered_as_foreign(struct coordinator_core *core, const struct core_
         return 1;
     }
     if (over) {
-        core_answer(core, back, STATUS_ABORTED, "the job is over: %s", core->end_text);
+        core_answer(core, back, core->end_status == STATUS_STOPPED ? STATUS_STOPPED : STATUS_ABORTED,
+                    "the job is over: %s", core->end_text);
         return 1;
     }
     if (!member->counted) {

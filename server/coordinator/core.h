@@ -285,6 +285,7 @@ void core_gather_forget(struct core_job *job, uint64_t before_step);
 /* --- core_evaluation.c */
 void core_evaluation_message(struct coordinator_core *core, struct core_member *member, struct message *message,
                              const struct net_return *back);
+void core_evaluation_answer(struct coordinator_core *core); /* those that are done and were asked for */
 void core_evaluation_close(struct core_evaluation *evaluation);
 const char *core_evaluation_watched(const struct job *job); /* the set that early stop and best look at */
 

@@ -107,6 +107,25 @@ static void reply_evaluation(struct coordinator_core *core, const struct core_ev
     core->ops.reply(core->ops.context, back, &envelope, NULL, 0);
 }
 
+/* With `update: eager` a push changes the shard at once: workers stand still until a snapshot of this step is whole. */
+static int must_wait(const struct core_job *job)
+{
+    return job->snapshot.active && job->job->parallel.update == JOB_UPDATE_EAGER;
+}
+
+void core_evaluation_answer(struct coordinator_core *core)
+{
+    struct core_job *job = &core->job;
+    for (int i = 0; i < CORE_SETS && !must_wait(job); i++) {
+        struct core_evaluation *evaluation = &job->evaluations[i];
+        for (int rank = 0; evaluation->done && rank < job->workers; rank++)
+            if (evaluation->held[rank].held) {
+                evaluation->held[rank].held = 0;
+                reply_evaluation(core, evaluation, &evaluation->held[rank].back);
+            }
+    }
+}
+
 static void say(struct coordinator_core *core, const struct core_evaluation *evaluation)
 {
     char line[METRICS_LINE];
@@ -135,11 +154,7 @@ static void finish(struct coordinator_core *core, struct core_evaluation *evalua
     int watched = strcmp(evaluation->set, core_evaluation_watched(job->job)) == 0;
     if (watched)
         judge(core, evaluation);
-    for (int rank = 0; rank < job->workers; rank++)
-        if (evaluation->held[rank].held) {
-            evaluation->held[rank].held = 0;
-            reply_evaluation(core, evaluation, &evaluation->held[rank].back);
-        }
+    core_evaluation_answer(core);
     if (evaluation->stop && core->phase == CORE_RUNNING) {
         core_say(core, "early stop at step %llu: %d evaluations without improvement",
                  (unsigned long long)evaluation->step, job->bad_evaluations);
@@ -207,12 +222,9 @@ void core_evaluation_message(struct coordinator_core *core, struct core_member *
                     (unsigned long long)envelope->clock);
         return;
     }
-    if (evaluation->done) {
-        reply_evaluation(core, evaluation, back);
-        return;
-    }
     evaluation->held[member->rank].held = 1;
     evaluation->held[member->rank].back = *back;
+    core_evaluation_answer(core);
     if (evaluation->arrived[member->rank])
         return;
     int status = add_rows(evaluation, message);

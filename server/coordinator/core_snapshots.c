@@ -162,6 +162,7 @@ static void complete(struct coordinator_core *core)
     else
         core_log(core, LOG_INFO, "snapshot step=%llu folder=%s best=%d", (unsigned long long)snapshot->step,
                  snapshot->folder, snapshot->best);
+    core_evaluation_answer(core);
     core_steps_advance(core);
     core_ending_advance(core);
 }

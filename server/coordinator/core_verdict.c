@@ -92,7 +92,7 @@ static void push_verdict(struct coordinator_core *core, const struct step_verdic
     body.decision = verdict->decision == STEP_APPLY ? SHOAL__DECISION__APPLY : SHOAL__DECISION__SKIP;
     body.grad_scale = verdict->grad_scale;
     body.lr = verdict->lr;
-    body.t = (uint64_t)verdict->t;
+    body.t = (uint64_t)verdict->t + (verdict->decision != STEP_APPLY);
     body.next_lr = verdict->next_lr;
     body.evaluate = evaluate;
     body.last = core->job.last;
