@@ -110,7 +110,7 @@ static void reply_evaluation(struct coordinator_core *core, const struct core_ev
 /* With `update: eager` a push changes the shard at once: workers stand still until a snapshot of this step is whole. */
 static int must_wait(const struct core_job *job)
 {
-    return job->snapshot.active && job->job->parallel.update == JOB_UPDATE_EAGER;
+    return job->snapshot.active && !job->snapshot.waiting_worker && job->job->parallel.update == JOB_UPDATE_EAGER;
 }
 
 void core_evaluation_answer(struct coordinator_core *core)
