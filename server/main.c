@@ -105,8 +105,6 @@ static int run_coordinator(struct role_host *host, const struct options *options
     char *folder = options->job_dir ? strdup(options->job_dir) : options->job ? folder_of(options->job) : strdup("");
     if (!folder)
         return errbuf_set(err, STATUS_NOMEM, "out of memory");
-    if (job)
-        atomic_store(&host->stop_grace_ms, (int)(job->cluster.stop_timeout * 1000) + DAEMON_GRACE_MS - 4000);
     struct coordinator_options coordinator = {
         .listen = options->listen ? options->listen : "tcp://127.0.0.1:7070", .job = job, .job_dir = folder,
         .state_dir = options->state ? options->state : "", .init_path = options->init,

@@ -101,15 +101,53 @@ static void on_lost(void *context, int status, const char *text)
     uv_stop(&server->loop);
 }
 
+static void on_stop_acked(void *context, int status, struct message *reply)
+{
+    (void)context;
+    (void)status;
+    (void)reply;
+}
+
+/* The coordinator ends the job in order for all. */
+static void ask_stop(struct server *server)
+{
+    Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
+    envelope.type = SHOAL__TYPE__LEAVE;
+    envelope.status = STATUS_STOPPED;
+    envelope.text = (char *)"stopped by signal";
+    member_request(server->member, &envelope, NULL, 0, on_stop_acked, server);
+}
+
+static void reload_allow_list(struct server *server)
+{
+    struct errbuf err;
+    errbuf_init(&err);
+    if (!atomic_exchange(&server->host->reload, 0) || !server->router) {
+        return;
+    }
+    if (net_allow_reload(server->router, &err) != 0) {
+        log_error(&server->log, "allow-list kept as it was: %s", err.text);
+    } else {
+        log_info(&server->log, "allow-list read again");
+    }
+}
+
 static void on_tick(uv_timer_t *timer)
 {
     struct server *server = timer->data;
+    if (server->host->tick) {
+        server->host->tick(server->host->context);
+    }
     if (server->done) {
         return;
     }
+    reload_allow_list(server);
     if (server->leaving == 1 && server->status != 0) {
         server->leaving = 2;
         member_leave(server->member, server->status, status_text(server->status), LEAVE_MS, on_left, server);
+    } else if (server->host->stop && server->current && !server->stop_asked) {
+        server->stop_asked = 1;
+        ask_stop(server);
     } else if (server->host->stop && !server->current && !server->leaving) {
         server->leaving = 2;
         server->status = STATUS_STOPPED;

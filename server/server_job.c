@@ -53,6 +53,7 @@ void server_job_begin(struct server *server, const Shoal__JobBegin *begin)
     job->snapshot_folder = strdup("");
     job->trace = begin->trace ? trace_create(TRACE_EVENTS) : NULL;
     member_set_dead_after(server->member, job->job->cluster.timeouts.coordinator_dead);
+    atomic_store(&server->host->stop_grace_ms, role_stop_grace_ms(job->job->cluster.stop_timeout));
     server->current = job;
 }
 

@@ -26,4 +26,10 @@ struct role_host {
     void *context;
 };
 
+/* What goes with cluster.stop_timeout: the step has that long, leaving the rest of 5 s. */
+static inline int role_stop_grace_ms(double stop_timeout_s)
+{
+    return (int)(stop_timeout_s * 1000) + 800;
+}
+
 #endif

@@ -80,6 +80,7 @@ static int op_persist(void *context, const struct durable_state *state, struct e
 static int op_job_begins(void *context, const struct coordinator_job *job, struct errbuf *err)
 {
     struct coordinator *self = context;
+    atomic_store(&self->host->stop_grace_ms, role_stop_grace_ms(job->job->cluster.stop_timeout));
     return output_metrics_open(&self->output, job->metrics_path, job->resume, err);
 }
 
@@ -173,10 +174,25 @@ static void tell_status(struct coordinator *self, int64_t now_ns)
     self->host->status(self->host->context, line);
 }
 
+static void reload_allow_list(struct coordinator *self)
+{
+    struct errbuf err;
+    errbuf_init(&err);
+    if (!atomic_exchange(&self->host->reload, 0))
+        return;
+    if (net_allow_reload(self->router, &err) != 0)
+        log_error(&self->host->log, "allow-list kept as it was: %s", err.text);
+    else
+        log_info(&self->host->log, "allow-list read again");
+}
+
 static void on_timer(uv_timer_t *timer)
 {
     struct coordinator *self = timer->data;
     int64_t now_ns = clock_now_ns();
+    if (self->host->tick != NULL)
+        self->host->tick(self->host->context);
+    reload_allow_list(self);
     if (self->host->stop != 0)
         coordinator_core_stop(self->core, now_ns);
     coordinator_core_refused(self->core, net_counters(self->net)->refused);

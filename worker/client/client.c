@@ -155,7 +155,11 @@ static void on_wake(uv_async_t *wake)
 static void on_tick(uv_timer_t *timer)
 {
     struct client *client = timer->data;
-    if (client->options.host->stop) {
+    struct role_host *host = client->options.host;
+    if (host->tick) {
+        host->tick(host->context);
+    }
+    if (host->stop) {
         pthread_mutex_lock(&client->lock);
         pthread_cond_broadcast(&client->changed);
         pthread_mutex_unlock(&client->lock);
