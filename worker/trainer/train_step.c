@@ -189,7 +189,7 @@ static int serve_snapshot(struct trainer *trainer, const Shoal__Snapshot *snapsh
     struct errbuf why;
     errbuf_init(&why);
     Shoal__SnapshotFile file = SHOAL__SNAPSHOT_FILE__INIT;
-    file.name = (char *)"owner-0.safetensors";
+    file.name = (char *)"worker-0.safetensors";
     file.sha256 = sha256;
     file.holder = (char *)"";
     snprintf(path, sizeof(path), "%s/%s", snapshot->folder, file.name);
