@@ -162,7 +162,7 @@ struct core_job {
     struct core_evaluation evaluations[CORE_SETS];
     int evaluations_seen, bad_evaluations, best_known;
     double early_best, best_value;
-    char *best_folder;
+    uint64_t best_step; /* snapshot.best: 0 none yet */
     struct core_snapshot snapshot;
     uint64_t snapshot_step; /* last whole one */
     char *snapshot_folder;

@@ -65,7 +65,6 @@ void core_job_close(struct core_job *job)
     free(job->yaml);
     free(job->snapshot_dir);
     free(job->resume_folder);
-    free(job->best_folder);
     free(job->snapshot_folder);
     memset(job, 0, sizeof *job);
 }

@@ -110,23 +110,21 @@ static int commit(struct coordinator_core *core, struct errbuf *err)
     struct core_job *job = &core->job;
     struct core_snapshot *snapshot = &job->snapshot;
     char *folder = strdup(snapshot->folder), *durable = strdup(snapshot->folder);
-    char *best = snapshot->best ? strdup(snapshot->folder) : NULL;
-    if (folder == NULL || durable == NULL || (snapshot->best && best == NULL)) {
+    uint64_t best_step = snapshot->best ? snapshot->step : job->best_step;
+    if (folder == NULL || durable == NULL) {
         free(folder);
         free(durable);
-        free(best);
         return errbuf_set(err, STATUS_NOMEM, "out of memory");
     }
     fill_manifest(core, &snapshot->manifest);
-    struct snapshot_commit order = {folder, &snapshot->manifest, (int)job->job->snapshot.keep,
-                                    best != NULL ? best : job->best_folder,
+    snapshot->manifest.best_step = best_step;
+    struct snapshot_commit order = {folder, &snapshot->manifest, (int)job->job->snapshot.keep, best_step,
                                     job->snapshot_folder != NULL ? -1 : job->resumed ? (int64_t)job->resume.step : 0};
     int status = snapshot->manifest.yaml == NULL ? errbuf_set(err, STATUS_NOMEM, "out of memory")
                                                  : core->ops.snapshot_commit(core->ops.context, &order, err);
     if (status != 0) {
         free(folder);
         free(durable);
-        free(best);
         return status;
     }
     free(job->snapshot_folder);
@@ -134,10 +132,7 @@ static int commit(struct coordinator_core *core, struct errbuf *err)
     job->snapshot_folder = folder;
     core->manifest_folder = durable;
     job->snapshot_step = snapshot->step;
-    if (best != NULL) {
-        free(job->best_folder);
-        job->best_folder = best;
-    }
+    job->best_step = best_step;
     return core_start_persist(core, err);
 }
 

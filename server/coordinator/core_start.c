@@ -182,8 +182,7 @@ int core_start_restore(struct coordinator_core *core, struct errbuf *err)
     job->early_best = job->resume.early_best;
     job->best_known = job->resume.best_known;
     job->best_value = job->resume.best_value;
-    if (job->resume.best)
-        job->best_folder = strdup(job->resume_folder);
+    job->best_step = job->resume.best_step;
     job->snapshot_step = job->resume.step;
     core_say(core, "resume: from step %llu in %s", (unsigned long long)job->resume.step, job->resume_folder);
     char line[96];

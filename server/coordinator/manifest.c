@@ -88,6 +88,7 @@ char *manifest_to_text(const struct manifest *manifest)
     json_object_set_new(root, "best_value", hex_double(manifest->best_value));
     json_object_set_new(root, "best_known", json_boolean(manifest->best_known));
     json_object_set_new(root, "best", json_boolean(manifest->best));
+    json_object_set_new(root, "best_step", json_integer((json_int_t)manifest->best_step));
     char *text = json_dumps(root, JSON_INDENT(1));
     json_decref(root);
     return text;
@@ -160,25 +161,26 @@ static int read_arrays(const json_t *files, const json_t *running, struct manife
 static int read_root(json_t *root, struct manifest *manifest, struct errbuf *err)
 {
     json_error_t why;
-    json_int_t format, step, applied, tracked, total, workers, servers, watched, bad;
+    json_int_t format, step, applied, tracked, total, workers, servers, watched, bad, best_step;
     const char *hash, *yaml, *early, *best_value;
     json_t *files, *running;
     if (json_unpack_ex(root, &why, JSON_STRICT,
-                       "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:o,s:o,s:I,s:I,s:s,s:s,s:b,s:b}", "format", &format,
+                       "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:o,s:o,s:I,s:I,s:s,s:s,s:b,s:b,s:I}", "format", &format,
                        "step", &step, "applied", &applied, "num_batches_tracked", &tracked, "total_steps", &total,
                        "workers", &workers, "servers", &servers, "job_hash", &hash, "job", &yaml, "files", &files,
                        "running", &running, "evaluations", &watched, "bad_evaluations", &bad, "early_best", &early,
                        "best_value", &best_value, "best_known", &manifest->best_known, "best",
-                       &manifest->best) != 0)
+                       &manifest->best, "best_step", &best_step) != 0)
         return errbuf_set(err, STATUS_FORMAT, "%s", why.text);
     if (format != MANIFEST_FORMAT)
         return errbuf_set(err, STATUS_FORMAT, "format %lld, this release reads %d", (long long)format,
                           MANIFEST_FORMAT);
     if (step < 1 || applied < 0 || applied > step || tracked != applied || total < 0 || workers < 1 ||
         workers > UINT16_MAX || servers < 1 || servers > UINT16_MAX || watched < 0 || watched > INT32_MAX ||
-        bad < 0 || bad > watched)
+        bad < 0 || bad > watched || best_step < 0 || best_step > step)
         return errbuf_set(err, STATUS_FORMAT, "a number out of range");
     manifest->step = (uint64_t)step;
+    manifest->best_step = (uint64_t)best_step;
     manifest->applied = (uint64_t)applied;
     manifest->total_steps = (uint64_t)total;
     manifest->workers = (int)workers;

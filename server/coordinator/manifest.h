@@ -35,6 +35,7 @@ struct manifest {
     double best_value;   /* snapshot.best.metric */
     int best_known;      /* best_value is set */
     int best;            /* this snapshot is the best one */
+    uint64_t best_step;  /* step of the best one so far; 0: none */
 };
 
 void manifest_init(struct manifest *manifest);

@@ -143,7 +143,7 @@ static void prune(const char *dir, const struct snapshot_commit *commit)
             continue;
         }
         int is_whole = exists(folder, "manifest.json");
-        int best = commit->best_folder != NULL && strcmp(folder, commit->best_folder) == 0;
+        int best = list.steps[i] == (int64_t)commit->best_step;
         whole += is_whole;
         if (!is_whole || (whole > commit->keep && !best))
             remove_folder(folder);

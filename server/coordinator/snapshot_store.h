@@ -14,7 +14,7 @@ struct snapshot_commit {
     const char *folder; /* of this snapshot; its parent is the folder of snapshots */
     const struct manifest *manifest;
     int keep;
-    const char *best_folder; /* stays beyond keep; NULL: none */
+    uint64_t best_step; /* stays beyond keep; 0: none */
     /* Snapshots of later steps are another run's: they move to old-step-N (one generation is kept); -1: leave them. */
     int64_t set_aside_after;
 };

@@ -71,13 +71,14 @@ static void a_manifest_is_read_back_to_the_bit(void **state)
     fill(&a, 100, "abc");
     a.best = a.best_known = 1;
     a.best_value = 0.1;
+    a.best_step = 60;
     a.early_best = -INFINITY;
     a.watched = 3;
     a.bad_evaluations = 2;
     char *text = manifest_to_text(&a);
     assert_int_equal(manifest_parse(text, strlen(text), &b, &err), 0);
     assert_true(b.step == 100 && b.applied == 100 && b.job_hash == a.job_hash && b.workers == 3 && b.servers == 2);
-    assert_true(b.best_value == 0.1 && b.early_best == -INFINITY && b.best == 1 && b.watched == 3);
+    assert_true(b.best_value == 0.1 && b.early_best == -INFINITY && b.best == 1 && b.best_step == 60 && b.watched == 3);
     assert_true(b.running_count == 2 && b.running[0] == 0.1f && isnan(b.running[1]));
     assert_string_equal(b.files[0].sha256, a.files[0].sha256);
     assert_string_equal(b.files[0].holder, "tcp://h:1");
@@ -124,7 +125,7 @@ static void a_manifest_that_lies_is_refused(void **state)
 }
 
 /* A snapshot of one file on disk. */
-static void put(const char *dir, uint64_t step, const char *content, int keep, const char *best, int64_t aside)
+static void put(const char *dir, uint64_t step, const char *content, int keep, uint64_t best, int64_t aside)
 {
     char path[256], file[300];
     struct manifest manifest;
@@ -135,7 +136,8 @@ static void put(const char *dir, uint64_t step, const char *content, int keep, c
     assert_int_equal(fs_make_folders(path, &err), 0);
     assert_int_equal(fs_write_file(file, content, strlen(content), &err), 0);
     fill(&manifest, step, content);
-    manifest.best = best != NULL && strcmp(best, path) == 0;
+    manifest.best = best == step;
+    manifest.best_step = best;
     struct snapshot_commit commit = {path, &manifest, keep, best, aside};
     assert_int_equal(snapshot_store_commit(&commit, &err), 0);
     manifest_close(&manifest);
@@ -151,22 +153,18 @@ static int there(const char *dir, const char *name)
 static void the_last_ones_and_the_best_are_kept(void **state)
 {
     (void)state;
-    char best[256];
-    path_of(best, "keep/step-00000002");
-    put("keep", 1, "a", 2, NULL, 0);
-    put("keep", 2, "b", 2, best, -1);
-    put("keep", 3, "c", 2, best, -1);
-    put("keep", 4, "d", 2, best, -1);
-    put("keep", 5, "e", 2, best, -1);
+    put("keep", 1, "a", 2, 0, 0);
+    for (uint64_t step = 2; step <= 5; step++)
+        put("keep", step, "b", 2, 2, -1);
     assert_false(there("keep", "step-00000001"));
     assert_true(there("keep", "step-00000002/manifest.json"));
     assert_false(there("keep", "step-00000003"));
     assert_true(there("keep", "step-00000004") && there("keep", "step-00000005") && there("keep", "best.json"));
     /* A new run's first one moves later ones aside; a second run's takes their place. */
-    put("keep", 3, "f", 2, NULL, 0);
+    put("keep", 3, "f", 2, 0, 0);
     assert_true(there("keep", "step-00000003") && there("keep", "old-step-00000005"));
     assert_false(there("keep", "step-00000005"));
-    put("keep", 2, "g", 2, NULL, 0);
+    put("keep", 2, "g", 2, 0, 0);
     assert_true(there("keep", "step-00000002") && there("keep", "old-step-00000003"));
     assert_false(there("keep", "old-step-00000005"));
 }
@@ -181,8 +179,8 @@ static void a_damaged_newest_snapshot_is_not_passed_over_in_silence(void **state
     path_of(dir, "damage");
     errbuf_init(&err);
     assert_int_equal(snapshot_store_find(dir, &manifest, &found_folder, &found, &err), STATUS_IO);
-    put("damage", 100, "first", 3, NULL, -1);
-    put("damage", 200, "second", 3, NULL, -1);
+    put("damage", 100, "first", 3, 0, -1);
+    put("damage", 200, "second", 3, 0, -1);
     path_of(file, "damage/step-00000300"); /* unfinished: no manifest */
     assert_int_equal(fs_make_folders(file, &err), 0);
     assert_int_equal(snapshot_store_find(dir, &manifest, &found_folder, &found, &err), 0);
