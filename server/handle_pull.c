@@ -154,7 +154,7 @@ void pulls_drop(struct server *server, int status)
     }
 }
 
-/* A plain name inside the job's snapshot folder; nothing that leads out of it. */
+/* A plain name inside this server's own state folder; nothing that leads out of it. */
 static int is_plain(const char *name)
 {
     return name && name[0] && name[0] != '.' && !strchr(name, '/');
@@ -164,8 +164,11 @@ void handle_fetch(struct server *server, struct message *request, const struct n
 {
     const Shoal__Fetch *fetch = request->envelope->fetch;
     char path[4096];
-    int known = server->current && strcmp(server->current->snapshot_folder, fetch->folder) == 0;
-    if (!known || !is_plain(fetch->name) || fetch->bytes > FETCH_BYTES_MAX) {
+    const char *state = server->options->state_dir;
+    const char *step = strrchr(fetch->folder, '/');
+    step = step ? step + 1 : fetch->folder;
+    int allowed = state && state[0] && is_plain(step) && is_plain(fetch->name);
+    if (!allowed || fetch->bytes > FETCH_BYTES_MAX) {
         net_reply_status(server->router, back, STATUS_INVALID, "no such snapshot file here");
         return;
     }

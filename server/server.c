@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "server/server_internal.h"
 #include "server/store/save.h"
+#include "server/store/stored.h"
 
 enum { TICK_MS = 100, LEAVE_MS = 2000, LIMIT_BYTES = 64 << 20 };
 enum { START_S = 120, DEAD_S = 60 };
@@ -184,6 +185,10 @@ static int open_all(struct server *server, struct errbuf *err)
     server->join.pid = getpid();
     server->join.wanted_rank = options->rank;
     server->join.version = (char *)SHOAL_VERSION;
+    server->join.public_key = server->has_curve ? server->curve.public_key : (char *)"";
+    if (options->state_dir && options->state_dir[0]) {
+        server->stored = stored_list(options->state_dir, &server->join);
+    }
     struct member_options member = {
         .cluster = options->cluster, .curve = server->has_curve ? &server->curve : NULL, .join = &server->join,
         .start_s = START_S, .dead_s = DEAD_S, .ops = {on_joined, on_event, on_lost, server}};
@@ -204,6 +209,7 @@ static void close_all(struct server *server)
     uv_run(&server->loop, UV_RUN_DEFAULT);
     uv_loop_close(&server->loop);
     pool_destroy(server->pool);
+    stored_free(server->stored);
     free(server->address);
 }
 

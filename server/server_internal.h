@@ -17,6 +17,7 @@ struct controller_ops;
 struct fetch;
 struct pull;
 struct save;
+struct stored;
 
 /* A PULL that waits until every range it names is new enough. */
 struct pull_wait {
@@ -48,7 +49,6 @@ struct server_job {
     void *optimizer_handle, *aggregator_handle;
     uint64_t *incarnations; /* by worker rank */
     struct pull_wait **waiting; /* by range */
-    char *snapshot_folder;  /* the last one named by the coordinator: what FETCH may read from */
     char *directory;        /* of the job file */
     struct trace *trace;
     struct save *save;      /* under way */
@@ -77,6 +77,7 @@ struct server {
     int rank;
     char *address;
     Shoal__Join join;
+    struct stored *stored; /* what join.stored lists */
     struct server_job *current; /* NULL between jobs */
     int status;   /* what server_run returns */
     int leaving, done, stop_asked;

@@ -50,7 +50,6 @@ void server_job_begin(struct server *server, const Shoal__JobBegin *begin)
     }
     param_table_init(&job->table);
     job->directory = strdup(begin->directory);
-    job->snapshot_folder = strdup("");
     job->trace = begin->trace ? trace_create(TRACE_EVENTS) : NULL;
     member_set_dead_after(server->member, job->job->cluster.timeouts.coordinator_dead);
     atomic_store(&server->host->stop_grace_ms, role_stop_grace_ms(job->job->cluster.stop_timeout));
@@ -109,8 +108,6 @@ static int take_start(struct server *server, const Shoal__Start *start, struct e
     }
     memcpy(job->incarnations, start->worker_incarnations, (size_t)workers * sizeof(uint64_t));
     job->first_step = start->first_step;
-    free(job->snapshot_folder);
-    job->snapshot_folder = strdup(start->snapshot_folder ? start->snapshot_folder : "");
     job->next = (struct optimizer_step){.lr = start->next_lr, .t = (int64_t)start->applied + 1, .grad_scale = 1,
                                         .trust_ratio = 1};
     return make_shard(server, start, err);
@@ -397,7 +394,6 @@ void server_job_end(struct server *server)
     job_destroy(job->job);
     free(job->incarnations);
     free(job->waiting);
-    free(job->snapshot_folder);
     free(job->directory);
     free(job);
     server->current = NULL;

@@ -66,21 +66,14 @@ int worker_run(struct role_host *host, const struct worker_options *options, str
     if (status != 0) {
         return status;
     }
-    int threads = options->threads > 0 ? options->threads : pool_available_cores();
-    struct pool *pool = pool_create(threads, 0);
-    if (!pool) {
-        client_close(client, STATUS_NOMEM, "no threads");
-        return errbuf_set(err, STATUS_NOMEM, "cannot start %d threads", threads);
-    }
     log.rank = client_rank(client);
-    log_info(&log, "joined cluster=%s core_type=%s threads=%d", options->cluster, gemm_core_type(), threads);
+    log_info(&log, "joined cluster=%s core_type=%s", options->cluster, gemm_core_type());
     if (host->ready) {
         host->ready(host->context, "");
     }
-    struct trainer_options trainer = {.host = host, .client = client, .pool = pool, .account = &account, .log = &log,
-                                      .data_dir = options->data_dir};
+    struct trainer_options trainer = {.host = host, .client = client, .account = &account, .log = &log,
+                                      .data_dir = options->data_dir, .threads = options->threads};
     status = serve_jobs(&trainer, options, &log, err);
     tell_failure(client, status, err);
-    pool_destroy(pool);
     return status;
 }

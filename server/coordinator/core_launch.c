@@ -113,6 +113,11 @@ void core_launch_gathered(struct coordinator_core *core)
     begin.export_path = (char *)job->spec.export_path;
     begin.trace = *job->spec.trace_path != '\0';
     begin.resume = job->resumed;
+    char *hosts[CORE_RANKS_MAX];
+    for (int rank = 0; rank < job->workers; rank++)
+        hosts[rank] = core->members[CORE_WORKER][rank]->host;
+    begin.worker_hosts = hosts;
+    begin.n_worker_hosts = (size_t)job->workers;
     core_events_push(core, AUDIENCE_ALL, -1, &envelope, NULL);
 }
 

@@ -267,7 +267,7 @@ static void fill_start(struct coordinator_core *core, Shoal__Start *start)
 
 /* Arrays of a START, freed after it was pushed. */
 struct start_arrays {
-    char **servers;
+    char **servers, **keys;
     uint64_t *incarnations;
     Shoal__SnapshotFile *files;
     Shoal__SnapshotFile **file_pointers;
@@ -278,14 +278,17 @@ static int fill_arrays(struct coordinator_core *core, Shoal__Start *start, struc
     struct core_job *job = &core->job;
     size_t files = job->resumed ? (size_t)job->resume.files_count : 0;
     arrays->servers = calloc((size_t)job->servers, sizeof *arrays->servers);
+    arrays->keys = calloc((size_t)job->servers, sizeof *arrays->keys);
     arrays->incarnations = calloc((size_t)job->workers, sizeof *arrays->incarnations);
     arrays->files = calloc(files + 1, sizeof *arrays->files);
     arrays->file_pointers = calloc(files + 1, sizeof *arrays->file_pointers);
-    if (arrays->servers == NULL || arrays->incarnations == NULL || arrays->files == NULL ||
+    if (arrays->servers == NULL || arrays->keys == NULL || arrays->incarnations == NULL || arrays->files == NULL ||
         arrays->file_pointers == NULL)
         return STATUS_NOMEM;
     for (int rank = 0; rank < job->servers; rank++)
         arrays->servers[rank] = core->members[CORE_SERVER][rank]->address;
+    for (int rank = 0; rank < job->servers; rank++)
+        arrays->keys[rank] = core->members[CORE_SERVER][rank]->join->public_key;
     for (int rank = 0; rank < job->workers; rank++)
         arrays->incarnations[rank] = core->members[CORE_WORKER][rank]->incarnation;
     for (size_t i = 0; i < files; i++) {
@@ -300,6 +303,8 @@ static int fill_arrays(struct coordinator_core *core, Shoal__Start *start, struc
     }
     start->servers = arrays->servers;
     start->n_servers = (size_t)job->servers;
+    start->server_keys = arrays->keys;
+    start->n_server_keys = (size_t)job->servers;
     start->worker_incarnations = arrays->incarnations;
     start->n_worker_incarnations = (size_t)job->workers;
     start->files = arrays->file_pointers;
@@ -326,6 +331,7 @@ void core_start_announce(struct coordinator_core *core, int audience)
         buf_release(frame);
     }
     free(arrays.servers);
+    free(arrays.keys);
     free(arrays.incarnations);
     free(arrays.files);
     free(arrays.file_pointers);

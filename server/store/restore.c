@@ -16,6 +16,7 @@ enum { PIECE_BYTES = 1 << 20, PIECE_DEADLINE_MS = 30000 };
 
 struct restore_file {
     char *path, *name, *sha256, *holder;
+    char holder_key[41]; /* CURVE public key */
     uint64_t bytes;
 };
 
@@ -130,8 +131,9 @@ static int begin_fetch(struct fetch *fetch, struct restore_file *file, struct er
     server_snapshot_path(server, fetch->folder, NULL, folder, sizeof(folder));
     int status = fs_make_folders(folder, err);
     if (status == 0) {
-        status = net_link_open(&fetch->link, server->net, file->holder, server->has_curve ? &server->curve : NULL, NULL,
-                               NULL, err);
+        struct net_curve curve = server->curve;
+        snprintf(curve.server_key, sizeof(curve.server_key), "%s", file->holder_key);
+        status = net_link_open(&fetch->link, server->net, file->holder, server->has_curve ? &curve : NULL, NULL, NULL, err);
     }
     if (status == 0) {
         status = fs_create(&fetch->out, &fs_real, file->path, err);
@@ -200,7 +202,13 @@ void restore_start(struct server *server, const Shoal__Start *start,
     fetch->files = calloc(start->n_files + 1, sizeof(*fetch->files));
     int status = fetch->folder && fetch->files ? 0 : STATUS_NOMEM;
     for (size_t f = 0; f < start->n_files && status == 0; f++) {
-        status = copy_file(server, &fetch->files[fetch->files_count++], start->files[f], fetch->folder);
+        struct restore_file *file = &fetch->files[fetch->files_count++];
+        status = copy_file(server, file, start->files[f], fetch->folder);
+        for (size_t s = 0; s < start->n_servers && s < start->n_server_keys && status == 0; s++) {
+            if (strcmp(start->servers[s], file->holder) == 0) {
+                snprintf(file->holder_key, sizeof(file->holder_key), "%s", start->server_keys[s]);
+            }
+        }
     }
     if (status != 0) {
         finish(fetch, status, "snapshot: a bad file list");

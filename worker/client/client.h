@@ -46,7 +46,12 @@ void client_ask_stop(struct client *client);
 /* --- exchange with the servers of one job ------------------------------------------------------------ */
 
 /* Opens a link to every server and greets it. map is borrowed until client_detach. Blocks. */
-int client_attach(struct client *client, const struct keymap *map, char *const *addresses, int addresses_count,
+struct client_peers {
+    char *const *addresses; /* by server rank; borrowed until client_detach */
+    char *const *keys;      /* CURVE public keys by server rank; NULL without CURVE */
+    int count;
+};
+int client_attach(struct client *client, const struct keymap *map, const struct client_peers *peers,
                   struct errbuf *err);
 void client_detach(struct client *client);
 

@@ -76,7 +76,7 @@ struct client {
     const struct keymap *map;
     struct client_range *ranges;
     struct client_server *servers; /* links are the loop thread's */
-    char *const *addresses;
+    struct client_peers peers;
     int servers_count, attach_wanted, attached, greeted;
     struct trace *trace;
 

@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -314,8 +315,12 @@ static void open_links(struct client *client)
     errbuf_init(&err);
     for (int s = 0; s < client->servers_count; s++) {
         struct client_server *server = &client->servers[s];
-        int status = net_link_open(&server->link, client->net, client->addresses[s],
-                                   client->has_curve ? &client->curve : NULL, NULL, NULL, &err);
+        struct net_curve curve = client->curve;
+        if (client->has_curve && client->peers.keys) {
+            snprintf(curve.server_key, sizeof(curve.server_key), "%s", client->peers.keys[s]);
+        }
+        int status = net_link_open(&server->link, client->net, client->peers.addresses[s],
+                                   client->has_curve ? &curve : NULL, NULL, NULL, &err);
         if (status != 0) {
             client_fail(client, status, err.text);
             return;
@@ -433,26 +438,26 @@ static int allocate_exchange(struct client *client, const struct keymap *map, in
     return 0;
 }
 
-int client_attach(struct client *client, const struct keymap *map, char *const *addresses, int addresses_count,
+int client_attach(struct client *client, const struct keymap *map, const struct client_peers *peers,
                   struct errbuf *err)
 {
     pthread_mutex_lock(&client->lock);
-    int status = allocate_exchange(client, map, addresses_count);
+    int status = allocate_exchange(client, map, peers->count);
     if (status != 0) {
         free_exchange(client);
         pthread_mutex_unlock(&client->lock);
         return errbuf_set(err, status, "client: out of memory for %d ranges", map->ranges_count);
     }
     client->map = map;
-    client->addresses = addresses;
-    client->servers_count = addresses_count;
+    client->peers = *peers;
+    client->servers_count = peers->count;
     client->greeted = 0;
     client->pushes = 0;
     memset(&client->bytes, 0, sizeof(client->bytes));
     client->attach_wanted = 1;
     pthread_mutex_unlock(&client->lock);
     client_wake(client);
-    return wait_for(client, &client->greeted, addresses_count, err);
+    return wait_for(client, &client->greeted, peers->count, err);
 }
 
 void client_detach(struct client *client)

@@ -6,6 +6,7 @@
 
 #include "base/account.h"
 #include "base/errbuf.h"
+#include "base/pool.h"
 #include "base/role.h"
 #include "base/status.h"
 #include "base/trace.h"
@@ -43,7 +44,7 @@ static int make_model(struct trainer *trainer, struct errbuf *err)
         trainer->rows_max = EVALUATE_ROWS;
     }
     int status = model_create(&trainer->model, job, trainer->features, outputs, trainer->rows_max,
-                              trainer->options->pool, trainer->options->account, err);
+                              trainer->pool, trainer->options->account, err);
     if (status != 0) {
         return status;
     }
@@ -126,7 +127,9 @@ static int take_start(struct trainer *trainer, const struct message *event, stru
                              trainer->job->parallel.message_bytes, err);
     }
     if (status == 0) {
-        status = client_attach(trainer->client, &trainer->map, start->servers, (int)start->n_servers, err);
+        struct client_peers peers = {.addresses = start->servers, .count = (int)start->n_servers,
+                                     .keys = start->n_server_keys == start->n_servers ? start->server_keys : NULL};
+        status = client_attach(trainer->client, &trainer->map, &peers, err);
     }
     if (status == 0 && start->snapshot_step > 0) {
         status = list_snapshot(trainer, start);
@@ -141,7 +144,7 @@ static int take_start(struct trainer *trainer, const struct message *event, stru
     trainer->strategy = (struct strategy){
         .ops = strategy_at((int)trainer->job->parallel.data), .job = trainer->job, .table = &trainer->table,
         .map = &trainer->map, .client = trainer->client, .account = trainer->options->account,
-        .pool = trainer->options->pool, .rank = trainer->rank, .world = trainer->world,
+        .pool = trainer->pool, .rank = trainer->rank, .world = trainer->world,
         .first_step = trainer->first_step, .applied = (int64_t)start->applied,
         .snapshot_paths = (const char *const *)trainer->snapshot_paths,
         .snapshot_paths_count = trainer->snapshot_paths_count};
@@ -280,13 +283,44 @@ static void trainer_close(struct trainer *trainer)
     model_destroy(trainer->model);
     dataset_set_close(&trainer->data);
     trace_destroy(trainer->trace);
+    pool_destroy(trainer->pool);
     job_destroy(trainer->job);
+}
+
+/* Workers of this job on this host. */
+static int neighbours(const struct trainer *trainer)
+{
+    const Shoal__JobBegin *begin = trainer->begin;
+    const char *mine = (size_t)trainer->rank < begin->n_worker_hosts ? begin->worker_hosts[trainer->rank] : "";
+    int count = 0;
+    for (size_t rank = 0; rank < begin->n_worker_hosts; rank++) {
+        count += strcmp(begin->worker_hosts[rank], mine) == 0;
+    }
+    return count > 0 ? count : 1;
+}
+
+/* The number of threads never changes a bit of the result. */
+static int make_pool(struct trainer *trainer, struct errbuf *err)
+{
+    int threads = trainer->options->threads;
+    if (threads == 0) {
+        threads = (int)trainer->job->parallel.threads;
+    }
+    if (threads == 0) {
+        threads = pool_available_cores() / neighbours(trainer);
+    }
+    trainer->pool = pool_create(threads > 0 ? threads : 1, 0);
+    log_info(trainer->options->log, "job name=%s threads=%d", trainer->job->name, threads > 0 ? threads : 1);
+    return trainer->pool ? 0 : errbuf_set(err, STATUS_NOMEM, "cannot start %d threads", threads);
 }
 
 static int trainer_steps(struct trainer *trainer, struct errbuf *err)
 {
     struct message start = {0};
-    int status = load_data(trainer, err);
+    int status = make_pool(trainer, err);
+    if (status == 0) {
+        status = load_data(trainer, err);
+    }
     if (status == 0) {
         status = make_model(trainer, err);
     }

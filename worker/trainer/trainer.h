@@ -9,16 +9,15 @@
 struct account;
 struct client;
 struct errbuf;
-struct pool;
 struct role_host;
 
 struct trainer_options {
     struct role_host *host;
     struct client *client;
-    struct pool *pool;
     struct account *account;
     const struct log *log;
     const char *data_dir;
+    int threads; /* 0: parallel.threads, or this host's cores shared by its workers */
 };
 /* job: the JOB event. 0 after an END without error; the END's status, or why this rank failed (the caller leaves with
  * it). */

@@ -33,6 +33,7 @@ struct trainer {
     struct sampler *sampler;
     struct strategy strategy;
     struct trace *trace;
+    struct pool *pool;
     struct trainer_reducer reducer;
     int64_t rows_max, features;
     int64_t *indices;
