@@ -53,7 +53,7 @@ static const struct args_table table = {
     "shoal-server --cluster tcp://HOST:PORT [options]\n"
     "       shoal-server --coordinator [--listen tcp://ADDR:PORT] [--job JOB.yaml] [options]",
     "A server keeps shards of the parameters; the coordinator gathers the cluster and says when a step counts.",
-    rows, sizeof rows / sizeof *rows, 0, 0, ""};
+    rows, sizeof rows / sizeof *rows, 0, 0, "", NULL};
 
 static int usage_error(const struct errbuf *err)
 {

@@ -35,7 +35,7 @@ static const struct arg rows[] = {
 static const struct args_table table = {
     "shoal-worker --cluster tcp://HOST:PORT [--data DIR] [options]",
     "A worker computes the gradients of its share of each batch.",
-    rows, sizeof rows / sizeof *rows, 0, 0, ""};
+    rows, sizeof rows / sizeof *rows, 0, 0, "", NULL};
 
 static int usage_error(const struct errbuf *err)
 {

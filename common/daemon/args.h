@@ -36,6 +36,7 @@ struct args_table {
     int count;
     int operands_min, operands_max;
     const char *operand; /* what an operand is: "a job file" */
+    char *(*more)(void); /* printed under the options, owned by the caller; NULL: nothing */
 };
 
 enum { ARGS_HELP = 1, ARGS_VERSION = 2 };

@@ -1,3 +1,4 @@
+#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/args.h"
@@ -42,4 +43,8 @@ void args_print_help(const struct args_table *table, FILE *out)
     }
     print_row("help", NULL, "this text", out);
     print_row("version", NULL, "the release", out);
+    char *more = table->more ? table->more() : NULL;
+    if (more)
+        fprintf(out, "\n%s", more);
+    free(more);
 }

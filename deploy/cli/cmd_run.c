@@ -4,6 +4,7 @@
 #include "base/errbuf.h"
 #include "base/status.h"
 #include "config/job.h"
+#include "config/reference.h"
 #include "deploy/cli/command.h"
 #include "deploy/cli/embedded.h"
 #include "deploy/cli/launcher.h"
@@ -28,8 +29,8 @@ static const struct arg rows[] = {
 static const struct args_table table = {
     "shoal run JOB.yaml [--workers N] [--servers M] [options]",
     "Trains the job on a cluster on this machine: a coordinator, servers and workers.\n"
-    "`shoal help job` lists what a job file may say.",
-    rows, sizeof rows / sizeof *rows, 1, 1, "a job file"};
+    "What a job file may say, and --set, is listed below.",
+    rows, sizeof rows / sizeof *rows, 1, 1, "a job file", reference_help};
 
 static int print_config(const struct run_plan *plan)
 {

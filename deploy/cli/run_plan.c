@@ -112,7 +112,7 @@ int run_plan_make(struct run_plan *plan, const char *path, const struct run_opti
     int status = load(plan, path, options, err);
     if (status == 0)
         status = take_paths(plan, path, options, err);
-    if (status == 0 && !options->print_config)
+    if (status == 0 && !options->print_config && !options->paths_elsewhere)
         status = check_paths(plan, err);
     if (status != 0)
         return status;

@@ -12,6 +12,7 @@ struct run_options {
     const char *workers, *servers; /* counts as typed; servers may be "same" */
     const char *init, *export_path, *metrics, *trace, *resume, *data, *state;
     int embedded, print_config, threads;
+    int paths_elsewhere; /* paths are other machines': not looked at */
     struct args_list sets;
 };
 
