@@ -216,7 +216,7 @@ static const struct option rows[] = {
          "step: all or nothing; eager: each part as soon as it is complete"),
     INT("parallel", "bucket_bytes", parallel.bucket_bytes, 65536, 1073741824, "4194304",
         "layers are exchanged together up to this", .unit = "bytes"),
-    INT("parallel", "message_bytes", parallel.message_bytes, 65536, 1073741824, "1048576",
+    INT("parallel", "message_bytes", parallel.message_bytes, 65536, 67108864, "1048576",
         "largest payload of a message", .unit = "bytes", .multiple = 65536),
     INT("parallel", "credit_bytes", parallel.credit_bytes, 65536, 17179869184.0, "16777216",
         "unanswered payload of one worker at one server", .unit = "bytes"),
