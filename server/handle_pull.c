@@ -48,9 +48,6 @@ static void pull_answer(struct server *server, struct pull *pull)
     job->pulled_bytes += (int64_t)values->bytes;
     net_reply(server->router, &pull->back, &reply, &values, 1);
     buf_release(values);
-    for (int i = 0; i < pull->count; i++) {
-        shard_pulled(job->shard, pull->waits[i].range, pull->rank);
-    }
     free(pull);
 }
 
@@ -64,24 +61,36 @@ static int is_ready(const struct server_job *job, int range, uint64_t wanted)
     return job->controller->pull(wanted, shard_clock(job->shard, range)) == CONTROLLER_SERVE;
 }
 
+/* Answers, or waits at the ranges that are not new enough; also at one that was, when its next values are being made. */
+static void pull_try(struct server *server, struct pull *pull)
+{
+    struct server_job *job = server->current;
+    for (int i = 0; i < pull->count; i++) {
+        struct pull_wait *wait = &pull->waits[i];
+        if (!is_ready(job, wait->range, pull->clock)) {
+            wait->next = job->waiting[wait->range];
+            job->waiting[wait->range] = wait;
+            pull->remaining++;
+        }
+    }
+    if (pull->remaining == 0) {
+        pull_answer(server, pull);
+    }
+}
+
 void pull_applied(void *context, int range, uint64_t clock)
 {
     struct server *server = context;
     struct server_job *job = server->current;
     (void)clock;
-    struct pull_wait **link = &job->waiting[range];
-    while (*link) {
-        struct pull_wait *wait = *link;
-        struct pull *pull = wait->pull;
-        if (!is_ready(job, range, pull->clock)) {
-            link = &wait->next;
-            continue;
+    struct pull_wait *wait = job->waiting[range];
+    job->waiting[range] = NULL;
+    while (wait) {
+        struct pull_wait *next = wait->next;
+        if (--wait->pull->remaining == 0) {
+            pull_try(server, wait->pull);
         }
-        *link = wait->next;
-        wait->ready = 1;
-        if (--pull->remaining == 0) {
-            pull_answer(server, pull);
-        }
+        wait = next;
     }
 }
 
@@ -122,20 +131,11 @@ void handle_pull(struct server *server, struct message *request, const struct ne
         return;
     }
     *pull = (struct pull){.back = *back, .clock = request->envelope->clock, .rank = request->envelope->rank,
-                          .remaining = count, .count = count};
+                          .count = count};
     for (int i = 0; i < count; i++) {
-        struct pull_wait *wait = &pull->waits[i];
-        *wait = (struct pull_wait){.pull = pull, .range = ranges[i]};
-        wait->ready = is_ready(job, ranges[i], pull->clock);
-        pull->remaining -= wait->ready;
-        if (!wait->ready) {
-            wait->next = job->waiting[ranges[i]];
-            job->waiting[ranges[i]] = wait;
-        }
+        pull->waits[i] = (struct pull_wait){.pull = pull, .range = ranges[i]};
     }
-    if (pull->remaining == 0) {
-        pull_answer(server, pull);
-    }
+    pull_try(server, pull);
     free(ranges);
 }
 

@@ -24,7 +24,6 @@ struct pull_wait {
     struct pull *pull;
     struct pull_wait *next; /* of the same range */
     int range;
-    int ready;
 };
 struct pull {
     struct net_return back;

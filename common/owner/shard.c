@@ -235,7 +235,8 @@ static void range_reset(struct shard_range *range)
     range->news = 0;
 }
 
-/* New sums (or first values) lie in the place of the next: nobody may write there before everybody was sent them. */
+/* New sums (or first values) lie in the place of the next: nobody may write there before everybody has them. A rank has
+ * them when it pushes for the next clock; that they were sent is not enough, for what was sent can be lost. */
 static void expect_pulls(struct shard *shard, struct shard_range *range)
 {
     if (!range->values) {
@@ -252,7 +253,7 @@ static void range_finish(struct shard *shard, struct shard_range *range)
     shard->options.ops.applied(shard->options.ops.context, range->index, range->clock);
     if (++shard->finished_count == shard->trainable_count) {
         shard->finished_count = 0;
-        shard->complete_count = 0;
+        shard->complete_count -= shard->trainable_count; /* ranges that were quick may be complete for the next clock */
         shard->clock++;
         shard->options.ops.finished(shard->options.ops.context, shard->clock);
     }
@@ -260,6 +261,7 @@ static void range_finish(struct shard *shard, struct shard_range *range)
 
 static void range_abort(struct shard *shard, struct shard_range *range)
 {
+    shard->complete_count -= range->phase == RANGE_COMPLETE;
     drop_contributions(shard, range, STATUS_ABORTED);
     range_reset(range);
 }
@@ -315,18 +317,28 @@ static void task_done(struct shard *shard, struct shard_range *range)
     }
 }
 
-static void on_async(uv_async_t *async)
+/* Looks after the tasks that came back; 0 when there were none. With `wait` first waits for those under way. */
+static int take_done(struct shard *shard, int wait)
 {
-    struct shard *shard = async->data;
     pthread_mutex_lock(&shard->lock);
+    while (wait && shard->tasks_running > 0) {
+        pthread_cond_wait(&shard->idle, &shard->lock);
+    }
     struct shard_range *range = shard->done;
     shard->done = NULL;
     pthread_mutex_unlock(&shard->lock);
+    int any = range != NULL;
     while (range) {
         struct shard_range *next = range->next_done;
         task_done(shard, range);
         range = next;
     }
+    return any;
+}
+
+static void on_async(uv_async_t *async)
+{
+    take_done(async->data, 0);
 }
 
 static void work_start(struct shard_range *range, enum range_work work)
@@ -336,10 +348,13 @@ static void work_start(struct shard_range *range, enum range_work work)
     range->work = work;
     range->news = 0;
     range->busy = 1;
+    int arrived = 0;
     for (int rank = 0; work == WORK_SUM && rank < ranks; rank++) {
         const struct contribution *c = &range->contributions[rank];
         range->visible[rank] = c->message != NULL && c->runs_taken < range->range->runs;
+        arrived += c->arrived;
     }
+    range->updates = shard->options.hold_values && (work == WORK_APPLY || (shard->options.eager && arrived == ranks));
     if (shard_range_bytes(range) <= INLINE_BYTES) {
         shard_work_run(range);
         if (!range->out_of_memory) {
@@ -356,24 +371,35 @@ static void work_start(struct shard_range *range, enum range_work work)
 
 /* --- what the owner is told --------------------------------------------------------------------------- */
 
-static struct shard_range *find(const struct shard *shard, int range)
-{
-    if (range < 0 || range >= shard->options.map->ranges_count || shard->of_range[range] < 0) {
-        return NULL;
-    }
-    return &shard->ranges[shard->of_range[range]];
-}
-
 /* Eager updates of a clock begin after the verdict of the one before, so that a snapshot falls between them; sums without
- * values begin when the last ones were sent to everybody. */
+ * values begin when everybody has the last ones. */
 static int is_held_back(const struct shard *shard, const struct shard_range *range)
 {
     return range->unpulled_count > 0 || (shard->options.eager && range->clock > shard->verdict);
 }
 
+/* Holds the message; the kernels want floats at multiples of 4 bytes, which ZeroMQ gives but does not promise. */
+static int contribution_begin(struct shard_range *range, struct contribution *c, const struct shard_push *push)
+{
+    struct buf *message = push->message;
+    const float *data = push->data;
+    if ((uintptr_t)data % sizeof(float) != 0) {
+        message = buf_create((size_t)shard_range_bytes(range));
+        if (!message) {
+            return STATUS_NOMEM;
+        }
+        memcpy(message->data, (const char *)push->data, message->bytes);
+        data = message->data;
+    } else {
+        buf_share(message);
+    }
+    *c = (struct contribution){.message = message, .data = data, .weight = push->weight, .token = push->token, .arrived = 1};
+    return 0;
+}
+
 int shard_push(struct shard *shard, const struct shard_push *push)
 {
-    struct shard_range *range = find(shard, push->range);
+    struct shard_range *range = shard_find(shard, push->range);
     if (!range || range->range->frozen || push->rank < 0 || push->rank >= shard->options.map->ranks) {
         return STATUS_UNKNOWN;
     }
@@ -383,7 +409,7 @@ int shard_push(struct shard *shard, const struct shard_push *push)
     if (push->clock > range->clock + 1) {
         return STATUS_RANGE;
     }
-    if (shard->options.hold_values && !range->initialised) {
+    if (!range->initialised) {
         return STATUS_INVALID;
     }
     struct contribution *c = &range->contributions[push->rank];
@@ -396,11 +422,15 @@ int shard_push(struct shard *shard, const struct shard_push *push)
         shard->options.ops.added(shard->options.ops.context, old, STATUS_BUSY);
         return SHARD_REPEAT_WAITING;
     }
-    *c = (struct contribution){.message = buf_share(push->message), .data = push->data, .weight = push->weight,
-                               .token = push->token, .arrived = 1};
+    int status = contribution_begin(range, c, push);
+    if (status != 0) {
+        return status;
+    }
     account_add(shard->options.account, ACCOUNT_BUFFERS, shard_range_bytes(range));
     shard->held_bytes += shard_range_bytes(range);
     range->phase = RANGE_SUMMING;
+    range->unpulled_count -= range->unpulled[push->rank];
+    range->unpulled[push->rank] = 0;
     if (range->busy || is_held_back(shard, range)) {
         range->news = 1;
     } else {
@@ -411,7 +441,7 @@ int shard_push(struct shard *shard, const struct shard_push *push)
 
 int shard_init_values(struct shard *shard, int index, const float *data)
 {
-    struct shard_range *range = find(shard, index);
+    struct shard_range *range = shard_find(shard, index);
     if (!range) {
         return STATUS_UNKNOWN;
     }
@@ -430,11 +460,6 @@ int shard_init_values(struct shard *shard, int index, const float *data)
     return 0;
 }
 
-int shard_has_values(const struct shard *shard)
-{
-    return shard->initialised_count == shard->ranges_count;
-}
-
 void shard_next_step(struct shard *shard, const struct optimizer_step *step)
 {
     shard->next_step = *step;
@@ -443,14 +468,6 @@ void shard_next_step(struct shard *shard, const struct optimizer_step *step)
 static void range_verdict(struct shard *shard, struct shard_range *range, enum shard_decision decision,
                           const struct optimizer_step *step)
 {
-    if (decision == SHARD_ABORT) {
-        if (range->busy) {
-            range->abort_next = 1;
-        } else {
-            range_abort(shard, range);
-        }
-        return;
-    }
     assert(range->phase == RANGE_COMPLETE && !range->busy);
     if (decision == SHARD_SKIP || !shard->options.hold_values) {
         range_finish(shard, range);
@@ -463,6 +480,30 @@ static void range_verdict(struct shard *shard, struct shard_range *range, enum s
     }
     range->phase = RANGE_APPLYING;
     work_start(range, WORK_APPLY);
+}
+
+/* Takes the contributions of a clock back. Waits for the tasks under way: what is pushed after the verdict must find
+ * nothing of before. Ranges that still apply the clock before finish it. */
+static int abort_step(struct shard *shard, uint64_t clock)
+{
+    uint64_t decided = shard->verdict > shard->clock ? shard->verdict : shard->clock;
+    if (clock != decided + 1) {
+        return STATUS_RANGE;
+    }
+    for (int i = 0; i < shard->ranges_count; i++) {
+        struct shard_range *range = &shard->ranges[i];
+        if (range->range->frozen || range->clock + 1 != clock) {
+            continue;
+        }
+        if (range->busy) {
+            range->abort_next = 1;
+        } else {
+            range_abort(shard, range);
+        }
+    }
+    while (take_done(shard, 1)) {
+    }
+    return 0;
 }
 
 static void eager_verdict(struct shard *shard, uint64_t clock)
@@ -478,50 +519,32 @@ static void eager_verdict(struct shard *shard, uint64_t clock)
 
 int shard_verdict(struct shard *shard, uint64_t clock, enum shard_decision decision, const struct optimizer_step *step)
 {
-    if (shard->options.eager) {
+    if (shard->options.eager && shard->trainable_count > 0) {
         eager_verdict(shard, clock);
         return 0;
     }
-    if (clock <= shard->clock || (clock == shard->verdict && decision != SHARD_ABORT)) {
+    if (clock <= shard->clock || clock <= shard->verdict) {
         return 0;
     }
+    if (decision == SHARD_ABORT) {
+        return abort_step(shard, clock);
+    }
     if (shard->trainable_count == 0) {
+        shard->verdict = clock;
         shard->clock = clock;
         shard->options.ops.finished(shard->options.ops.context, clock);
         return 0;
     }
-    int whole = shard->complete_count == shard->trainable_count;
-    if (clock != shard->clock + 1 || (decision != SHARD_ABORT && !whole)) {
+    if (clock != shard->clock + 1 || shard->complete_count != shard->trainable_count) {
         return STATUS_RANGE;
     }
-    if (decision == SHARD_ABORT) {
-        shard->complete_count = 0;
-    } else {
-        shard->verdict = clock;
-    }
+    shard->verdict = clock;
     for (int i = 0; i < shard->ranges_count; i++) {
         if (!shard->ranges[i].range->frozen) {
             range_verdict(shard, &shard->ranges[i], decision, step);
         }
     }
     return 0;
-}
-
-void shard_pulled(struct shard *shard, int index, int rank)
-{
-    struct shard_range *range = find(shard, index);
-    if (!range || !range->unpulled || !range->unpulled[rank]) {
-        return;
-    }
-    range->unpulled[rank] = 0;
-    if (--range->unpulled_count == 0 && range->news && !range->busy && range->phase == RANGE_SUMMING) {
-        work_start(range, WORK_SUM);
-    }
-}
-
-const double *shard_trust_norms(const struct shard *shard)
-{
-    return shard->trust_norms;
 }
 
 int shard_trust_ratios(struct shard *shard, uint64_t clock, const double *ratios)
@@ -541,36 +564,4 @@ int shard_trust_ratios(struct shard *shard, uint64_t clock, const double *ratios
         }
     }
     return 0;
-}
-
-uint64_t shard_clock(const struct shard *shard, int range)
-{
-    const struct shard_range *r = find(shard, range);
-    return !r ? 0 : r->range->frozen ? UINT64_MAX : r->clock;
-}
-
-struct buf *shard_share(const struct shard *shard, int range)
-{
-    const struct shard_range *r = find(shard, range);
-    if (!r || !r->initialised) {
-        return NULL;
-    }
-    return buf_share(r->values ? r->values : r->sums);
-}
-
-int64_t shard_runs(const struct shard *shard)
-{
-    return shard->runs_count;
-}
-
-void shard_norms(const struct shard *shard, const double **squares, const uint8_t **finite, double *weight)
-{
-    *squares = shard->squares;
-    *finite = shard->finite;
-    *weight = shard->weight;
-}
-
-int64_t shard_held_bytes(const struct shard *shard)
-{
-    return shard->held_bytes;
 }

@@ -80,10 +80,11 @@ struct shard_push {
     uint64_t clock;
     double weight;
     struct buf *message; /* shared while held */
-    const float *data;   /* the range's floats inside message; any alignment */
+    const float *data;   /* the range's floats inside message; copied when not aligned to 4 bytes */
     void *token;
 };
-/* STATUS_UNKNOWN (range not here or frozen), STATUS_RANGE (a clock beyond the next), STATUS_INVALID (before INIT). */
+/* STATUS_UNKNOWN (range not here or frozen), STATUS_RANGE (a clock beyond the next), STATUS_INVALID (before the range's
+ * INIT). */
 int shard_push(struct shard *shard, const struct shard_push *push);
 
 /* First values of a range (clock 0); a second INIT is a repeat and changes nothing. */
@@ -94,18 +95,16 @@ int shard_has_values(const struct shard *shard);
 /* lr and t of the coming step, for update: eager; before that step's first push and its predecessor's verdict. */
 void shard_next_step(struct shard *shard, const struct optimizer_step *step);
 enum shard_decision { SHARD_APPLY, SHARD_SKIP, SHARD_ABORT };
-/* The verdict of clock; a repeat or an older clock is ignored. grad_scale is in step. */
+/* The verdict of clock; a repeat or an older clock is ignored. grad_scale is in step. STATUS_RANGE: not complete, or a later
+ * clock. An abort waits for tasks under way; with `eager` every verdict only lets the next clock begin. */
 int shard_verdict(struct shard *shard, uint64_t clock, enum shard_decision decision, const struct optimizer_step *step);
 
 /* Clock a range has finished. */
 uint64_t shard_clock(const struct shard *shard, int range);
-/* What a pull of the range sends: values (or sums with hold_values 0); shared, never written while somebody else holds a
- * reference. */
+/* What a pull of the range sends: values (or sums with hold_values 0, from `applied` until every rank has pushed for the
+ * next clock: contributions wait that long); shared, never written while somebody else holds a reference. NULL before INIT
+ * and while the next ones are made: `applied` says when they are there. */
 struct buf *shard_share(const struct shard *shard, int range);
-
-/* With hold_values 0: rank has been sent the range's sums. They are kept until every rank has; contributions to the next
- * clock wait that long. */
-void shard_pulled(struct shard *shard, int range, int rank);
 
 /* Norms of the complete step, runs in this shard's range order; arrays of `shard_runs` entries, borrowed until the next
  * step. */

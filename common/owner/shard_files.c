@@ -1,4 +1,5 @@
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/errbuf.h"
 #include "base/status.h"
@@ -43,6 +44,9 @@ static int load_range(struct shard *shard, struct shard_range *range, const stru
     for (int slot = range->values ? -1 : 0; slot < slots_of(range) && status == 0; slot++) {
         struct state_span span = span_of(range, slot);
         status = state_file_copy(files, &span, (float *)span.data, err);
+    }
+    if (status == 0 && !range->range->frozen && !range->values) {
+        memset(range->sums->data, 0, range->sums->bytes); /* nobody pulls sums of before, but nothing else may leak */
     }
     if (status == 0) {
         range->clock = clock;

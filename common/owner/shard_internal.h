@@ -1,4 +1,5 @@
-/* The inside of a shard, shared by shard.c (loop thread), shard_work.c (pool threads) and shard_files.c. */
+/* The inside of a shard, shared by shard.c and shard_read.c (loop thread), shard_work.c (pool threads) and
+ * shard_files.c. */
 #ifndef SHOAL_OWNER_SHARD_INTERNAL_H
 #define SHOAL_OWNER_SHARD_INTERNAL_H
 
@@ -31,7 +32,7 @@ struct shard_range {
     float *slots[OPTIMIZER_SLOTS_MAX];
     struct contribution *contributions; /* by rank */
     unsigned char *visible;             /* by rank: 1 when the task may read it */
-    unsigned char *unpulled;            /* by rank, hold_values 0: has not been sent the last sums */
+    unsigned char *unpulled;            /* by rank, hold_values 0: is not known to have the last sums */
     uint16_t *turn;                     /* by run: contributions taken so far */
     double *squares;                    /* by run, into the shard's array */
     uint8_t *finite;
@@ -44,6 +45,7 @@ struct shard_range {
     int index; /* in the keymap */
     int initialised;
     int busy;       /* a task is under way */
+    int updates;    /* it writes values */
     int news;       /* contributions came while busy */
     int abort_next; /* abort as soon as the task is back */
     int runs_left;
@@ -73,6 +75,8 @@ struct shard {
     int tasks_running;
 };
 
+/* By index in the keymap; NULL when it is not here. */
+struct shard_range *shard_find(const struct shard *shard, int range);
 /* Runs one range's task; pool thread (or the loop thread for small ones). */
 void shard_work_run(struct shard_range *range);
 /* Makes sure that the caller may write the buffer: replaces a shared one by its copy. 0 or STATUS_NOMEM. */

@@ -109,6 +109,15 @@ static void run_summed(struct shard_range *range, int r, double squares, int fin
     range->runs_left--;
 }
 
+static void apply_eagerly(struct shard_range *range, int r, int finite)
+{
+    const struct shard_options *options = &range->shard->options;
+    if (options->eager && options->hold_values && finite) {
+        begin_eager(range);
+        update_run(range, r);
+    }
+}
+
 /* All turns of a run are taken: its norm, and in eager mode its update, while it is in the cache. */
 static void finish_run(struct shard_range *range, int r)
 {
@@ -117,27 +126,18 @@ static void finish_run(struct shard_range *range, int r)
     int finite = 1;
     double squares = reduce_norm_squared(sums, run->end - run->begin, &finite);
     run_summed(range, r, squares, finite);
-    if (range->shard->options.eager && finite) {
-        begin_eager(range);
-        update_run(range, r);
-    }
+    apply_eagerly(range, r, finite);
 }
 
-/* Every contribution of a run is here at its first turn: one pass for the sum and, eager, the update as well. */
+/* Every contribution of a run is here at its first turn: one pass for the sum and its norm. */
 static void take_all(struct shard_range *range, int r, const float *const *sources)
 {
     int ranks = range->shard->options.map->ranks;
-    struct run_view view;
-    if (!range->shard->options.eager) {
-        int finite = 1;
-        float *sums = (float *)range->sums->data + (range->runs[r].begin - range->range->begin);
-        double squares = owner_sum(sums, sources, ranks, range->runs[r].end - range->runs[r].begin, &finite);
-        run_summed(range, r, squares, finite);
-        return;
-    }
-    begin_eager(range);
-    view_run(range, r, &view);
-    run_summed(range, r, 0, owner_apply_sum(&view.rule, view.w, view.slots, sources, ranks, view.count));
+    int finite = 1;
+    float *sums = (float *)range->sums->data + (range->runs[r].begin - range->range->begin);
+    double squares = owner_sum(sums, sources, ranks, range->runs[r].end - range->runs[r].begin, &finite);
+    run_summed(range, r, squares, finite);
+    apply_eagerly(range, r, finite);
 }
 
 static const float *contribution_run(const struct shard_range *range, int rank, const struct keymap_run *run)
@@ -228,12 +228,10 @@ static void combine_all(struct shard_range *range)
 
 static int prepare_buffers(struct shard_range *range)
 {
-    const struct shard_options *options = &range->shard->options;
-    int updates = range->work == WORK_APPLY || options->eager;
     if (range->work == WORK_SUM && shard_make_sole(&range->sums, 1) != 0) {
         return STATUS_NOMEM;
     }
-    if (updates && options->hold_values && shard_make_sole(&range->values, 1) != 0) {
+    if (range->updates && shard_make_sole(&range->values, 1) != 0) {
         return STATUS_NOMEM;
     }
     return 0;
