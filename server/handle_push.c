@@ -94,7 +94,7 @@ static int check_clocks(const struct server_job *job, const int *ranges, int cou
                               (unsigned long long)clock, (unsigned long long)finished + 1);
         }
     }
-    if (!shard_has_values(job->shard) && job->job->parallel.update_at == JOB_UPDATE_AT_SERVER) {
+    if (!shard_has_values(job->shard)) {
         return errbuf_set(err, STATUS_INVALID, "pushed before the first values came");
     }
     return 0;

@@ -282,8 +282,9 @@ static void give_verdict(struct server *server, const Shoal__Verdict *verdict, u
 void server_job_verdict(struct server *server, const Shoal__Verdict *verdict, uint64_t clock)
 {
     struct server_job *job = server->current;
-    if (verdict->snapshot && job->job->parallel.update == JOB_UPDATE_EAGER) {
-        /* The coming step's updates begin only when the snapshot is written. */
+    if (verdict->snapshot && job->job->parallel.update == JOB_UPDATE_EAGER &&
+        keymap_server_trainable(&job->map, server->rank) > 0) {
+        /* The coming step's updates begin only when the snapshot is written. Without any the step ends by the verdict. */
         job->held_verdict = *verdict;
         job->held_clock = clock;
         job->verdict_waits_for_save = 1;
