@@ -257,7 +257,7 @@ static void sizes_must_be_multiples(void **state)
     (void)state;
     config_test_refused(CONFIG_TEST_JOB, "parallel.message_bytes=100000",
                         "--set: parallel.message_bytes: found \"100000\", expected an integer from 65536 to "
-                        "1073741824, a multiple of 65536");
+                        "67108864, a multiple of 65536");
 }
 
 static void every_choice_is_taken(void **state)
