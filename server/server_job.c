@@ -6,6 +6,7 @@
 #include "base/host.h"
 #include "base/status.h"
 #include "base/trace.h"
+#include "net/summary_wire.h"
 #include "net/table_wire.h"
 #include "owner/aggregator.h"
 #include "server/consistency/controller.h"
@@ -311,15 +312,6 @@ static void on_summary_acked(void *context, int status, struct message *reply)
     (void)reply;
 }
 
-static Shoal__Bytes row(const char *name, int64_t bytes, int64_t formula)
-{
-    Shoal__Bytes b = SHOAL__BYTES__INIT;
-    b.name = (char *)name;
-    b.bytes = bytes;
-    b.formula = formula;
-    return b;
-}
-
 static int64_t held(const struct server *server, enum account_kind kind)
 {
     return server->account.bytes[kind];
@@ -341,36 +333,25 @@ void server_job_summary(struct server *server)
         optimizer_unload(handle);
     }
     int64_t ranks = job->map.ranks;
-    Shoal__Bytes state[3] = {
-        row("parameters", held(server, ACCOUNT_PARAMETERS), values ? all : all - trained),
-        row("gradients", held(server, ACCOUNT_GRADIENTS), trained),
-        row("optimizer", held(server, ACCOUNT_OPTIMIZER), slots * trained),
-    };
-    Shoal__Bytes sent[1] = {row("pull", job->pulled_bytes, ranks * (steps * trained + (values || job->first_step == 1 ? all : 0)))};
-    Shoal__Bytes received[2] = {row("push", job->pushed_bytes, ranks * steps * trained),
-                                row("init", job->init_bytes, job->first_step == 1 ? all : 0)};
-    Shoal__Bytes *rows[6] = {&state[0], &state[1], &state[2], &sent[0], &received[0], &received[1]};
-    Shoal__Summary summary = SHOAL__SUMMARY__INIT;
-    summary.n_state = 3;
-    summary.state = rows;
-    summary.n_sent = 1;
-    summary.sent = rows + 3;
-    summary.n_received = 2;
-    summary.received = rows + 4;
-    summary.buffer_bytes = server->account.peak[ACCOUNT_BUFFERS];
-    summary.peak_rss_bytes = host_peak_rss_bytes();
-    summary.export_sha256 = (char *)"";
-    summary.clock_offset_ns = member_clock_offset_ns(server->member);
-    size_t events = 0;
-    const struct trace_event *trace = job->trace ? trace_events(job->trace, &events) : NULL;
-    struct buf *frame = events ? buf_create(events * sizeof(*trace)) : NULL;
-    if (frame) {
-        memcpy(frame->data, trace, frame->bytes);
-    }
+    struct summary_wire summary;
+    summary_wire_init(&summary);
+    summary_wire_add(&summary, SUMMARY_STATE, "parameters", held(server, ACCOUNT_PARAMETERS), values ? all : all - trained);
+    summary_wire_add(&summary, SUMMARY_STATE, "gradients", held(server, ACCOUNT_GRADIENTS), trained);
+    summary_wire_add(&summary, SUMMARY_STATE, "optimizer", held(server, ACCOUNT_OPTIMIZER), slots * trained);
+    summary_wire_add(&summary, SUMMARY_SENT, "pull", job->pulled_bytes,
+                     ranks * (steps * trained + (values || job->first_step == 1 ? all : 0)));
+    summary_wire_add(&summary, SUMMARY_RECEIVED, "push", job->pushed_bytes, ranks * steps * trained);
+    summary_wire_add(&summary, SUMMARY_RECEIVED, "init", job->init_bytes, job->first_step == 1 ? all : 0);
+    Shoal__Summary *message = &summary.message;
+    message->buffer_bytes = server->account.peak[ACCOUNT_BUFFERS];
+    message->peak_rss_bytes = host_peak_rss_bytes();
+    message->export_sha256 = (char *)"";
+    message->clock_offset_ns = member_clock_offset_ns(server->member);
+    struct buf *frame = summary_wire_trace(job->trace);
     Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
     envelope.type = SHOAL__TYPE__SUMMARY;
     envelope.body_case = SHOAL__ENVELOPE__BODY_SUMMARY;
-    envelope.summary = &summary;
+    envelope.summary = message;
     member_request(server->member, &envelope, &frame, frame ? 1 : 0, on_summary_acked, server);
     buf_release(frame);
 }

@@ -117,7 +117,8 @@ static void write_books(struct coordinator_core *core, const struct step_verdict
     step->step = job->step.step;
     step->loss = counted > 0 ? loss / (double)counted : 0;
     step->lr = verdict->lr;
-    step->grad_norm = verdict->grad_norm;
+    /* One pass over sum and update leaves no whole norm behind. */
+    step->grad_norm = job->job->parallel.update == JOB_UPDATE_EAGER ? NAN : verdict->grad_norm;
     step->step_s = (double)(core->now_ns - job->step_ns) / 1e9;
     step->skipped = verdict->decision == STEP_SKIP;
     job->samples_seen += step->samples;
