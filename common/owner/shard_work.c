@@ -9,7 +9,7 @@
 #include "owner/apply.h"
 #include "tensor/reduce.h"
 
-enum { SOURCES_MAX = 64 };
+enum { SOURCES_MAX = 64, LOUD_RANKS = 253 };
 
 int64_t shard_range_bytes(const struct shard_range *range)
 {
@@ -102,31 +102,55 @@ static void begin_eager(struct shard_range *range)
     range->step.grad_scale = options->mean && !options->prescaled ? (float)(1.0 / weight_of(range)) : 1.0f;
 }
 
-static void run_summed(struct shard_range *range, int r, double squares, int finite)
+/* The first of `taken` contributions, from turn `first` on, that is not finite, as a finite byte (step.h): 2 + its rank,
+ * or 0 when only their sum is too large. */
+static uint8_t find_loud(const struct shard_range *range, int r, const float *const *sources, int first, int taken)
 {
-    range->squares[r] = squares;
-    range->finite[r] = (uint8_t)finite;
-    range->runs_left--;
+    const struct keymap_run *run = &range->runs[r];
+    for (int i = 0; i < taken; i++) {
+        int rank = canonical_rank_at(range->shard->options.map->ranks, run->owner, first + i);
+        int finite = 1;
+        reduce_norm_squared(sources[i], run->end - run->begin, &finite);
+        if (!finite && rank < LOUD_RANKS) {
+            return (uint8_t)(2 + rank);
+        }
+    }
+    return 0;
 }
 
-static void apply_eagerly(struct shard_range *range, int r, int finite)
+/* After some of the turns: the norm of the sum so far, and when it is not finite whose contribution spoiled it, which is
+ * looked for while it is still here. */
+static void measure_run(struct shard_range *range, int r, const float *const *sources, int first, int taken)
+{
+    const struct keymap_run *run = &range->runs[r];
+    const float *sums = (float *)range->sums->data + (run->begin - range->range->begin);
+    int finite = 1;
+    if (first == 0) {
+        range->finite[r] = 1;
+    }
+    if (range->finite[r] != 1) {
+        return;
+    }
+    range->squares[r] = reduce_norm_squared(sums, run->end - run->begin, &finite);
+    if (!finite) {
+        range->finite[r] = find_loud(range, r, sources, first, taken);
+    }
+}
+
+static void apply_eagerly(struct shard_range *range, int r)
 {
     const struct shard_options *options = &range->shard->options;
-    if (options->eager && options->hold_values && finite) {
+    if (options->eager && options->hold_values && range->finite[r] == 1) {
         begin_eager(range);
         update_run(range, r);
     }
 }
 
-/* All turns of a run are taken: its norm, and in eager mode its update, while it is in the cache. */
+/* All turns of a run are taken and measured: in eager mode its update, while it is in the cache. */
 static void finish_run(struct shard_range *range, int r)
 {
-    const struct keymap_run *run = &range->runs[r];
-    float *sums = (float *)range->sums->data + (run->begin - range->range->begin);
-    int finite = 1;
-    double squares = reduce_norm_squared(sums, run->end - run->begin, &finite);
-    run_summed(range, r, squares, finite);
-    apply_eagerly(range, r, finite);
+    range->runs_left--;
+    apply_eagerly(range, r);
 }
 
 /* Every contribution of a run is here at its first turn: one pass for the sum and its norm. */
@@ -135,9 +159,9 @@ static void take_all(struct shard_range *range, int r, const float *const *sourc
     int ranks = range->shard->options.map->ranks;
     int finite = 1;
     float *sums = (float *)range->sums->data + (range->runs[r].begin - range->range->begin);
-    double squares = owner_sum(sums, sources, ranks, range->runs[r].end - range->runs[r].begin, &finite);
-    run_summed(range, r, squares, finite);
-    apply_eagerly(range, r, finite);
+    range->squares[r] = owner_sum(sums, sources, ranks, range->runs[r].end - range->runs[r].begin, &finite);
+    range->finite[r] = finite ? 1 : find_loud(range, r, sources, 0, ranks);
+    finish_run(range, r);
 }
 
 static const float *contribution_run(const struct shard_range *range, int rank, const struct keymap_run *run)
@@ -186,8 +210,11 @@ static void take_turns(struct shard_range *range, int r)
         }
         if (taken > 0) {
             reduce_add_many(sums, sources, taken, first == 0, count);
+            measure_run(range, r, sources, first, taken);
         } else if (range->visible[rank] && turn < ranks) {
-            take_one_weighted(range, sums, contribution_run(range, rank, run), turn, rank, count);
+            sources[0] = contribution_run(range, rank, run);
+            take_one_weighted(range, sums, sources[0], turn, rank, count);
+            measure_run(range, r, sources, first, 1);
             range->contributions[rank].runs_taken++;
             turn++;
         } else {
@@ -221,6 +248,11 @@ static void combine_all(struct shard_range *range)
         range->contributions[rank].runs_taken = range->range->runs;
     }
     for (int r = 0; r < range->range->runs; r++) {
+        const float *sources[ranks];
+        for (int turn = 0; turn < ranks; turn++) {
+            sources[turn] = contribution_run(range, canonical_rank_at(ranks, range->runs[r].owner, turn), &range->runs[r]);
+        }
+        measure_run(range, r, sources, 0, ranks);
         range->turn[r] = (uint16_t)ranks;
         finish_run(range, r);
     }
