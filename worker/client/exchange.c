@@ -257,7 +257,8 @@ static void on_pulled(void *context, int status, struct message *reply)
         client_fail(client, STATUS_SHAPE, "values of another length than the range");
     } else if (status == 0) {
         values_in(client, message, reply);
-    } else if (status != STATUS_CLOSED) {
+    } else if (status != STATUS_CLOSED && status != STATUS_ABORTED) {
+        /* STATUS_ABORTED: the server has heard END first; the coordinator's own, which says why, ends the wait. */
         fail_from_reply(client, status, reply);
     }
     free(message);
