@@ -48,6 +48,7 @@ static void on_end(struct server *server, const Shoal__Envelope *e)
     }
     if (server->options->once || server->host->stop) {
         server->status = e->status == 0 ? 0 : e->status == STATUS_STOPPED ? STATUS_STOPPED : STATUS_ABORTED;
+        errbuf_set(&server->why, server->status, "%s", e->text);
         leave(server, 0, NULL);
     }
 }
@@ -96,27 +97,10 @@ static void on_lost(void *context, int status, const char *text)
     struct server *server = context;
     log_error(&server->log, "lost status=%d reason=\"%s\"", status, text);
     if (server->status == 0) {
-        server->status = status == STATUS_STOPPED ? STATUS_STOPPED : status;
+        server->status = errbuf_set(&server->why, status, "%s", text);
     }
     server->done = 1;
     uv_stop(&server->loop);
-}
-
-static void on_stop_acked(void *context, int status, struct message *reply)
-{
-    (void)context;
-    (void)status;
-    (void)reply;
-}
-
-/* The coordinator ends the job in order for all. */
-static void ask_stop(struct server *server)
-{
-    Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
-    envelope.type = SHOAL__TYPE__LEAVE;
-    envelope.status = STATUS_STOPPED;
-    envelope.text = (char *)"stopped by signal";
-    member_request(server->member, &envelope, NULL, 0, on_stop_acked, server);
 }
 
 static void reload_allow_list(struct server *server)
@@ -145,17 +129,14 @@ static void on_tick(uv_timer_t *timer)
     reload_allow_list(server);
     if (server->leaving == 1 && server->status != 0) {
         server->leaving = 2;
-        member_leave(server->member, server->status, status_text(server->status), LEAVE_MS, on_left, server);
+        member_leave(server->member, server->status, server->why.text, LEAVE_MS, on_left, server);
     } else if (server->host->stop && server->current && !server->stop_asked) {
         server->stop_asked = 1;
-        ask_stop(server);
+        member_ask_stop(server->member);
     } else if (server->host->stop && !server->current && !server->leaving) {
         server->leaving = 2;
         server->status = STATUS_STOPPED;
         member_leave(server->member, 0, "stopped by signal", LEAVE_MS, on_left, server);
-    } else if (server->host->stop && server->current && !server->stop_asked) {
-        server->stop_asked = 1;
-        member_ask_stop(server->member);
     }
 }
 
@@ -243,6 +224,9 @@ int server_run(struct role_host *host, const struct server_options *options, str
     if (status == 0) {
         uv_run(&server.loop, UV_RUN_DEFAULT);
         status = server.status;
+        if (status != 0) {
+            errbuf_set(err, status, "%s", server.why.text);
+        }
     }
     close_all(&server);
     return status;

@@ -5,6 +5,7 @@
 #include <uv.h>
 
 #include "base/account.h"
+#include "base/errbuf.h"
 #include "base/pool.h"
 #include "cluster/keymap.h"
 #include "config/job.h"
@@ -79,6 +80,7 @@ struct server {
     struct stored *stored; /* what join.stored lists */
     struct server_job *current; /* NULL between jobs */
     int status;   /* what server_run returns */
+    struct errbuf why; /* of server_fail: what the coordinator is told */
     int leaving, done, stop_asked;
 };
 

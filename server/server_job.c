@@ -21,6 +21,7 @@ void server_fail(struct server *server, int status, const char *text)
     log_error(&server->log, "failed status=%d reason=\"%s\"", status, text);
     if (server->status == 0) {
         server->status = status;
+        errbuf_set(&server->why, status, "%s", text);
     }
     server->leaving = 1;
 }
