@@ -156,6 +156,10 @@ static int open_all(struct server *server, struct errbuf *err)
     }
     const char *advertise = options->advertise && options->advertise[0] ? options->advertise
                                                                         : net_router_endpoint(server->router);
+    if (strncmp(advertise, "tcp://0.0.0.0:", 14) == 0 || strncmp(advertise, "tcp://[::]:", 11) == 0) {
+        return errbuf_set(err, STATUS_INVALID, "%s means every address of this machine: say with --advertise "
+                          "tcp://HOST:PORT under which one workers reach it", advertise);
+    }
     server->address = strdup(advertise);
     char host[128];
     host_id(host, sizeof(host));

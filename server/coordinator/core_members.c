@@ -214,6 +214,22 @@ static int refuse_newcomer(struct coordinator_core *core, enum core_kind kind, c
     return 0;
 }
 
+/* "127.0.0.1", "tcp://127.0.1.1:7071", "tcp://localhost:7071", "tcp://[::1]:7071" */
+static int is_loopback(const char *address)
+{
+    const char *host = strncmp(address, "tcp://", 6) == 0 ? address + 6 : address;
+    return strncmp(host, "127.", 4) == 0 || strncmp(host, "localhost:", 10) == 0 || strncmp(host, "[::1]", 5) == 0 ||
+           strcmp(host, "::1") == 0;
+}
+
+/* A server that came over the network and is to be reached over loopback, e.g. because its own name means 127.0.1.1. */
+static void warn_of_loopback(struct coordinator_core *core, const struct core_member *member, const char *from)
+{
+    if (member->kind == CORE_SERVER && from[0] != '\0' && !is_loopback(from) && is_loopback(member->address))
+        core_log(core, LOG_WARNING, "server %d came from %.60s but advertises %.200s, which workers on other machines cannot "
+                 "reach: give it --listen tcp://HOST:PORT or --advertise", member->rank, from, member->address);
+}
+
 void core_members_join(struct coordinator_core *core, struct message *message, const struct net_return *back)
 {
     const Shoal__Envelope *envelope = message->envelope;
@@ -244,6 +260,7 @@ void core_members_join(struct coordinator_core *core, struct message *message, c
     core_log(core, LOG_INFO, "joined %s=%d pid=%lld host=%.100s address=%.100s core_type=%.40s",
              core_kind_name(member->kind), rank, (long long)member->pid, member->host, member->address,
              member->core_type);
+    warn_of_loopback(core, member, message->address);
     reply_joined(core, member, back);
     if (core->phase == CORE_GATHERING && core_members_all_in(core))
         core_launch_gathered(core);
