@@ -26,7 +26,7 @@ step: base cluster
 net: base wire cluster
 server: base config tensor optim files cluster wire net owner step
 worker: base config tensor optim files cluster wire net owner step
-worker/client: base wire net cluster
+worker/client: base config wire net cluster
 worker/data: base config files
 worker/model: base config tensor files cluster
 deploy/cli: base config tensor optim files cluster wire net owner step server worker

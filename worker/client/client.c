@@ -299,6 +299,11 @@ void client_close(struct client *client, int status, const char *text)
     free(client);
 }
 
+void client_cancel(struct client *client)
+{
+    client_fail(client, STATUS_CLOSED, "the client was closed");
+}
+
 int client_rank(const struct client *client)
 {
     return client->rank;

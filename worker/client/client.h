@@ -28,6 +28,8 @@ struct client;
 int client_open(struct client **client, const struct client_options *options, struct errbuf *err);
 /* Leaves (status 0) or says why it goes, closes everything; takes NULL. */
 void client_close(struct client *client, int status, const char *text);
+/* Every wait, now or later, returns STATUS_CLOSED; for a client_close while other threads wait. */
+void client_cancel(struct client *client);
 int client_rank(const struct client *client);
 int64_t client_clock_offset_ns(struct client *client);
 void client_set_dead_after(struct client *client, double seconds);
@@ -65,6 +67,8 @@ void client_pull(struct client *client, int range, uint64_t clock, float *out);
 void client_flush(struct client *client);
 int client_wait_layer(struct client *client, int layer, struct errbuf *err); /* its pulls are in */
 int client_wait_range(struct client *client, int range, struct errbuf *err); /* its pull is in */
+/* The pushes of one layer (or first values) are acknowledged and their memory is free to write. */
+int client_wait_layer_pushes(struct client *client, int layer, struct errbuf *err);
 /* Every push is acknowledged and its memory free to write. */
 int client_wait_pushes(struct client *client, struct errbuf *err);
 struct client_bytes {

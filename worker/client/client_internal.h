@@ -63,6 +63,8 @@ struct client {
     struct client_event *events, **events_tail;
     struct client_queue *new_pushes, *new_pulls; /* by server: what the caller added */
     int *layer_pulls;   /* by layer: pulls under way */
+    int *layer_pushes;  /* by layer: pushes under way, and buffers of theirs that ZeroMQ may still read */
+    int layer_waiters;  /* threads that wait for one layer's pushes */
     int pushes;         /* under way */
     int memory_shared;  /* push buffers that ZeroMQ may still read */
     struct client_bytes bytes;

@@ -89,9 +89,11 @@ static int gather_count(struct client *client, struct client_queue *queue, uint6
 static void release_shared(struct buf *buf, void *context)
 {
     (void)buf;
-    struct client *client = context;
+    struct client_range *range = context;
+    struct client *client = range->client;
     pthread_mutex_lock(&client->lock);
-    if (--client->memory_shared == 0) {
+    client->layer_pushes[range->range->layer]--;
+    if (--client->memory_shared == 0 || client->layer_waiters > 0) {
         pthread_cond_broadcast(&client->changed);
     }
     pthread_mutex_unlock(&client->lock);
@@ -103,8 +105,9 @@ static struct buf *push_payload(struct client *client, const struct exchange_mes
         struct client_range *range = &client->ranges[message->ranges[0]];
         pthread_mutex_lock(&client->lock);
         client->memory_shared++;
+        client->layer_pushes[range->range->layer]++;
         pthread_mutex_unlock(&client->lock);
-        return buf_wrap((void *)range->push_data, message->bytes, release_shared, client);
+        return buf_wrap((void *)range->push_data, message->bytes, release_shared, range);
     }
     struct buf *buf = buf_create(message->bytes);
     char *at = buf ? buf->data : NULL;
@@ -137,7 +140,10 @@ static void on_pushed(void *context, int status, struct message *reply)
               clock_now_ns());
     pthread_mutex_lock(&client->lock);
     client->pushes -= message->count;
-    if (client->pushes == 0) {
+    for (int i = 0; i < message->count; i++) {
+        client->layer_pushes[client->ranges[message->ranges[i]].range->layer]--;
+    }
+    if (client->pushes == 0 || client->layer_waiters > 0) {
         pthread_cond_broadcast(&client->changed);
     }
     pthread_mutex_unlock(&client->lock);
@@ -406,11 +412,13 @@ static void free_exchange(struct client *client)
     free(client->new_pushes);
     free(client->new_pulls);
     free(client->layer_pulls);
+    free(client->layer_pushes);
     client->ranges = NULL;
     client->servers = NULL;
     client->new_pushes = NULL;
     client->new_pulls = NULL;
     client->layer_pulls = NULL;
+    client->layer_pushes = NULL;
     client->servers_count = 0;
     client->map = NULL;
 }
@@ -422,7 +430,9 @@ static int allocate_exchange(struct client *client, const struct keymap *map, in
     client->new_pushes = calloc((size_t)servers + 1, sizeof(*client->new_pushes));
     client->new_pulls = calloc((size_t)servers + 1, sizeof(*client->new_pulls));
     client->layer_pulls = calloc((size_t)map->table->layer_count + 1, sizeof(int));
-    if (!client->ranges || !client->servers || !client->new_pushes || !client->new_pulls || !client->layer_pulls) {
+    client->layer_pushes = calloc((size_t)map->table->layer_count + 1, sizeof(int));
+    if (!client->ranges || !client->servers || !client->new_pushes || !client->new_pulls || !client->layer_pulls ||
+        !client->layer_pushes) {
         return STATUS_NOMEM;
     }
     for (int r = 0; r < map->ranges_count; r++) {
@@ -493,6 +503,7 @@ void client_push(struct client *client, enum client_push_kind kind, int range, c
     r->push_ns = clock_now_ns();
     pthread_mutex_lock(&client->lock);
     client->pushes++;
+    client->layer_pushes[r->range->layer]++;
     queue_put(client, &client->new_pushes[r->range->server], range);
     pthread_mutex_unlock(&client->lock);
 }
@@ -525,6 +536,18 @@ int client_wait_layer(struct client *client, int layer, struct errbuf *err)
 int client_wait_range(struct client *client, int range, struct errbuf *err)
 {
     return wait_for(client, &client->ranges[range].pulling, 0, err);
+}
+
+int client_wait_layer_pushes(struct client *client, int layer, struct errbuf *err)
+{
+    pthread_mutex_lock(&client->lock);
+    client->layer_waiters++;
+    pthread_mutex_unlock(&client->lock);
+    int status = wait_for(client, &client->layer_pushes[layer], 0, err);
+    pthread_mutex_lock(&client->lock);
+    client->layer_waiters--;
+    pthread_mutex_unlock(&client->lock);
+    return status;
 }
 
 int client_wait_pushes(struct client *client, struct errbuf *err)
