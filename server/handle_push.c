@@ -1,4 +1,5 @@
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/errbuf.h"
 #include "base/status.h"
@@ -80,6 +81,62 @@ void push_added(void *context, void *token, int status)
     token_end(context, token, status);
 }
 
+static int is_early(const struct server_job *job, const int *ranges, int count, uint64_t clock)
+{
+    for (int i = 0; i < count; i++) {
+        if (clock == shard_clock(job->shard, ranges[i]) + 2) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Keeps the request until the step before it has finished here. Its ranks' credits are the limit of what can wait. */
+static int keep_early(struct server_job *job, struct message *request, const struct net_return *back)
+{
+    int64_t bytes = (int64_t)request->frames[0]->bytes;
+    struct push_early *early = NULL;
+    if (job->early_bytes + bytes <= job->map.ranks * job->job->parallel.credit_bytes) {
+        early = calloc(1, sizeof(*early));
+    }
+    if (!early) {
+        return STATUS_NOMEM;
+    }
+    early->request = *request;
+    early->back = *back;
+    memset(request, 0, sizeof(*request)); /* ours now */
+    *job->early_tail = early;
+    job->early_tail = &early->next;
+    job->early_bytes += bytes;
+    return 0;
+}
+
+void pushes_resume(struct server *server)
+{
+    struct server_job *job = server->current;
+    struct push_early *early = job->early;
+    job->early = NULL;
+    job->early_tail = &job->early;
+    job->early_bytes = 0;
+    while (early) {
+        struct push_early *next = early->next;
+        handle_push(server, &early->request, &early->back);
+        message_close(&early->request);
+        free(early);
+        early = next;
+    }
+}
+
+void pushes_drop(struct server_job *job)
+{
+    while (job->early) {
+        struct push_early *next = job->early->next;
+        message_close(&job->early->request);
+        free(job->early);
+        job->early = next;
+    }
+}
+
 /* All or nothing: every range is looked at before the first is touched. */
 static int check_clocks(const struct server_job *job, const int *ranges, int count, uint64_t clock, struct errbuf *err)
 {
@@ -94,9 +151,6 @@ static int check_clocks(const struct server_job *job, const int *ranges, int cou
                               (unsigned long long)clock, (unsigned long long)finished + 1);
         }
     }
-    if (!shard_has_values(job->shard)) {
-        return errbuf_set(err, STATUS_INVALID, "pushed before the first values came");
-    }
     return 0;
 }
 
@@ -108,6 +162,14 @@ void handle_push(struct server *server, struct message *request, const struct ne
     errbuf_init(&err);
     int *ranges = NULL;
     int count = take_ranges(server, request, &ranges, &err);
+    if (count > 0 && is_early(job, ranges, count, e->clock)) {
+        int status = keep_early(job, request, back);
+        if (status != 0) {
+            net_reply_status(server->router, back, status, "no room for pushes of the next step");
+        }
+        free(ranges);
+        return;
+    }
     int status = count < 0 ? count : check_clocks(job, ranges, count, e->clock, &err);
     struct push_token *token = status == 0 ? calloc(1, sizeof(*token)) : NULL;
     if (status == 0 && !token) {

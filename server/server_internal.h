@@ -39,6 +39,13 @@ struct push_token {
     int remaining, status;
 };
 
+/* A PUSH of the step after the one whose verdict is still being applied here: its sender knows the verdict already. */
+struct push_early {
+    struct message request;
+    struct net_return back;
+    struct push_early *next;
+};
+
 /* One job's state. */
 struct server_job {
     struct job *job;
@@ -49,6 +56,8 @@ struct server_job {
     void *optimizer_handle, *aggregator_handle;
     uint64_t *incarnations; /* by worker rank */
     struct pull_wait **waiting; /* by range */
+    struct push_early *early, **early_tail;
+    int64_t early_bytes;
     char *directory;        /* of the job file */
     struct trace *trace;
     struct save *save;      /* under way */
@@ -104,6 +113,8 @@ void handle_init(struct server *server, struct message *request, const struct ne
 void handle_push(struct server *server, struct message *request, const struct net_return *back);
 void handle_pull(struct server *server, struct message *request, const struct net_return *back);
 void handle_fetch(struct server *server, struct message *request, const struct net_return *back);
+void pushes_resume(struct server *server); /* a step has finished: takes what came early */
+void pushes_drop(struct server_job *job);
 /* The shard's callbacks. */
 void push_added(void *context, void *token, int status);
 void pull_applied(void *context, int range, uint64_t clock);

@@ -51,6 +51,7 @@ void server_job_begin(struct server *server, const Shoal__JobBegin *begin)
         return;
     }
     param_table_init(&job->table);
+    job->early_tail = &job->early;
     job->directory = strdup(begin->directory);
     job->trace = begin->trace ? trace_create(TRACE_EVENTS) : NULL;
     member_set_dead_after(server->member, job->job->cluster.timeouts.coordinator_dead);
@@ -262,6 +263,7 @@ static void on_finished(void *context, uint64_t clock)
     (void)clock;
     job->steps_done++;
     save_if_due(server);
+    pushes_resume(server);
 }
 
 static void give_verdict(struct server *server, const Shoal__Verdict *verdict, uint64_t clock)
@@ -339,10 +341,12 @@ void server_job_summary(struct server *server)
     summary_wire_add(&summary, SUMMARY_STATE, "parameters", held(server, ACCOUNT_PARAMETERS), values ? all : all - trained);
     summary_wire_add(&summary, SUMMARY_STATE, "gradients", held(server, ACCOUNT_GRADIENTS), trained);
     summary_wire_add(&summary, SUMMARY_STATE, "optimizer", held(server, ACCOUNT_OPTIMIZER), slots * trained);
+    int clients = job->job->data.kind == JOB_DATA_NONE; /* they pull what they like, and may leave before a step */
+    int64_t first = job->first_step == 1 ? all : 0;
     summary_wire_add(&summary, SUMMARY_SENT, "pull", job->pulled_bytes,
-                     ranks * (steps * trained + (values || job->first_step == 1 ? all : 0)));
+                     clients ? -1 : ranks * (steps * trained + (values ? all : first)));
     summary_wire_add(&summary, SUMMARY_RECEIVED, "push", job->pushed_bytes, ranks * steps * trained);
-    summary_wire_add(&summary, SUMMARY_RECEIVED, "init", job->init_bytes, job->first_step == 1 ? all : 0);
+    summary_wire_add(&summary, SUMMARY_RECEIVED, "init", job->init_bytes, clients && steps == 0 ? -1 : first);
     Shoal__Summary *message = &summary.message;
     message->buffer_bytes = server->account.peak[ACCOUNT_BUFFERS];
     message->peak_rss_bytes = host_peak_rss_bytes();
@@ -369,6 +373,7 @@ void server_job_end(struct server *server)
         pulls_drop(server, STATUS_ABORTED);
         shard_destroy(job->shard);
     }
+    pushes_drop(job);
     keymap_close(&job->map);
     param_table_close(&job->table);
     optimizer_unload(job->optimizer_handle);

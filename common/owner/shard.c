@@ -372,10 +372,11 @@ static void work_start(struct shard_range *range, enum range_work work)
 /* --- what the owner is told --------------------------------------------------------------------------- */
 
 /* Eager updates of a clock begin after the verdict of the one before, so that a snapshot falls between them; sums without
- * values begin when everybody has the last ones. */
+ * values begin when everybody has the last ones; a client's first push may come before rank 0's values. */
 static int is_held_back(const struct shard *shard, const struct shard_range *range)
 {
-    return range->unpulled_count > 0 || (shard->options.eager && range->clock > shard->verdict);
+    return range->unpulled_count > 0 || (shard->options.eager && range->clock > shard->verdict) ||
+           !range->initialised;
 }
 
 /* Holds the message; the kernels want floats at multiples of 4 bytes, which ZeroMQ gives but does not promise. */
@@ -408,9 +409,6 @@ int shard_push(struct shard *shard, const struct shard_push *push)
     }
     if (push->clock > range->clock + 1) {
         return STATUS_RANGE;
-    }
-    if (!range->initialised) {
-        return STATUS_INVALID;
     }
     struct contribution *c = &range->contributions[push->rank];
     if (c->arrived && !c->message) {
@@ -457,6 +455,9 @@ int shard_init_values(struct shard *shard, int index, const float *data)
     shard->initialised_count++;
     expect_pulls(shard, range);
     shard->options.ops.applied(shard->options.ops.context, index, range->clock);
+    if (range->news && !range->busy && !is_held_back(shard, range)) {
+        work_start(range, WORK_SUM);
+    }
     return 0;
 }
 

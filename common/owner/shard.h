@@ -83,8 +83,8 @@ struct shard_push {
     const float *data;   /* the range's floats inside message; copied when not aligned to 4 bytes */
     void *token;
 };
-/* STATUS_UNKNOWN (range not here or frozen), STATUS_RANGE (a clock beyond the next), STATUS_INVALID (before the range's
- * INIT). */
+/* Before the first values a push is held. STATUS_UNKNOWN (range not here or frozen), STATUS_RANGE (a clock beyond the
+ * next). */
 int shard_push(struct shard *shard, const struct shard_push *push);
 
 /* First values of a range (clock 0); a second INIT is a repeat and changes nothing. */
