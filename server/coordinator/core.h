@@ -217,6 +217,7 @@ void core_members_tick(struct coordinator_core *core);
 void core_members_remove(struct coordinator_core *core, struct core_member *member);
 void core_members_clear_job(struct coordinator_core *core); /* forgets what belonged to the job */
 int core_members_all_in(const struct coordinator_core *core);
+int core_members_left(const struct coordinator_core *core); /* workers of the job that were clients and are through */
 int core_members_any(const struct coordinator_core *core);
 /* 0, or why the BLAS core types do not go together. */
 int core_members_check_types(struct coordinator_core *core, const char *type, char out[CORE_LINE]);
@@ -307,6 +308,7 @@ void core_ending_summary(struct coordinator_core *core, struct core_member *memb
 void core_ending_advance(struct coordinator_core *core); /* FINISHING: END when everything is in */
 void core_ending_end(struct coordinator_core *core, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+void core_ending_clients(struct coordinator_core *core); /* the last client program has left */
 void core_ending_tick(struct coordinator_core *core);
 
 /* --- core_report.c: the report card and the summary line */

@@ -137,6 +137,30 @@ void core_ending_advance(struct coordinator_core *core)
     core_ending_end(core, 0, "%s", "");
 }
 
+/* Clients keep no books: theirs are empty, the servers' are asked for as in any job. */
+void core_ending_clients(struct coordinator_core *core)
+{
+    for (int rank = 0; rank < core->job.workers; rank++) {
+        struct core_member *member = core->members[CORE_WORKER][rank];
+        member->summary = shoal__summary__unpack(NULL, 0, (const uint8_t *)"");
+        if (member->summary == NULL) {
+            core_ending_end(core, STATUS_NOMEM, "out of memory");
+            return;
+        }
+    }
+    core->job.last = 1;
+    core_set_phase(core, CORE_FINISHING);
+    core_snapshots_final(core);
+    core_ending_advance(core);
+}
+
+static void remove_left(struct coordinator_core *core)
+{
+    for (int rank = 0; rank < core->members_limit[CORE_WORKER]; rank++)
+        if (core->members[CORE_WORKER][rank] != NULL && core->members[CORE_WORKER][rank]->left)
+            core_members_remove(core, core->members[CORE_WORKER][rank]);
+}
+
 void core_ending_end(struct coordinator_core *core, int status, const char *format, ...)
 {
     if (core->phase == CORE_ENDING || (core->phase == CORE_IDLE && !core->stopping))
@@ -162,6 +186,7 @@ void core_ending_end(struct coordinator_core *core, int status, const char *form
     envelope.status = status;
     envelope.text = core->end_text;
     core_events_push(core, AUDIENCE_ALL, -1, &envelope, NULL);
+    remove_left(core);
 }
 
 static double stop_timeout_s(const struct coordinator_core *core)

@@ -266,12 +266,24 @@ void core_members_join(struct coordinator_core *core, struct message *message, c
         core_launch_gathered(core);
 }
 
-static int all_workers_left(const struct coordinator_core *core)
+int core_members_left(const struct coordinator_core *core)
 {
+    int left = 0;
     for (int rank = 0; rank < core->job.workers; rank++)
-        if (core->members[CORE_WORKER][rank] != NULL && !core->members[CORE_WORKER][rank]->left)
-            return 0;
-    return 1;
+        left += core->members[CORE_WORKER][rank] != NULL && core->members[CORE_WORKER][rank]->left;
+    return left;
+}
+
+/* A client program that is through; the job ends with the last of them. Who ends a step now would wait for ever. */
+static void client_left(struct coordinator_core *core, struct core_member *member, const char *who)
+{
+    member->left = 1;
+    core_log(core, LOG_INFO, "left worker=%d", member->rank);
+    if (core->job.step.workers_missing < core->job.workers)
+        core_ending_end(core, STATUS_ABORTED, "%s left after step %llu: no step can follow", who,
+                        (unsigned long long)core->job.last_step);
+    else if (core_members_left(core) == core->job.workers)
+        core_ending_clients(core);
 }
 
 void core_members_leave(struct coordinator_core *core, struct message *message, const struct net_return *back)
@@ -288,12 +300,11 @@ void core_members_leave(struct coordinator_core *core, struct message *message, 
         core_ending_ask(core, who); /* it stays until END */
         return;
     }
+    if (member->left)
+        return; /* said before */
     if (active && envelope->status == 0 && member->kind == CORE_WORKER && core->phase == CORE_RUNNING &&
         core->job.total_steps == 0) {
-        member->left = 1; /* a client program that is through; the job ends with the last of them */
-        core_log(core, LOG_INFO, "left worker=%d", member->rank);
-        if (all_workers_left(core))
-            core_ending_end(core, 0, "%s", "");
+        client_left(core, member, who);
         return;
     }
     int rank = member->rank;
@@ -334,6 +345,8 @@ void core_members_death(struct coordinator_core *core, struct message *message, 
     }
     core_member_text(dead, who);
     core_log(core, running ? LOG_ERROR : LOG_INFO, "died %s: %.400s", who, death->text);
+    if (dead->left)
+        return; /* its part was over */
     int counted = dead->counted || core->phase == CORE_GATHERING;
     core_members_remove(core, dead);
     if (running && counted)
@@ -354,7 +367,7 @@ void core_members_tick(struct coordinator_core *core)
     for (int kind = 0; kind < CORE_KINDS; kind++)
         for (int rank = 0; rank < core->members_limit[kind]; rank++) {
             struct core_member *member = core->members[kind][rank];
-            if (member == NULL)
+            if (member == NULL || member->left)
                 continue;
             if (gap > own_pause_ns)
                 member->heard_ns += gap;

@@ -142,6 +142,12 @@ void core_steps_report(struct coordinator_core *core, struct core_member *member
                         (unsigned long long)envelope->clock);
         return;
     }
+    if (core_members_left(core) > 0 && envelope->clock > job->last_step) {
+        static const char text[] = "a worker left after step %llu: no step can follow";
+        core_answer(core, back, STATUS_ABORTED, text, (unsigned long long)job->last_step);
+        core_ending_end(core, STATUS_ABORTED, text, (unsigned long long)job->last_step);
+        return;
+    }
     struct core_report *kept = &job->reports[member->rank];
     /* Kept before the step takes it, as the last report decides at once. */
     int fresh = step_worker_missing(&job->step, member->rank) && envelope->clock == job->step.step &&
