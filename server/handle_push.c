@@ -84,7 +84,7 @@ void push_added(void *context, void *token, int status)
 static int is_early(const struct server_job *job, const int *ranges, int count, uint64_t clock)
 {
     for (int i = 0; i < count; i++) {
-        if (clock == shard_clock(job->shard, ranges[i]) + 2) {
+        if (!job->map.ranges[ranges[i]].frozen && clock == shard_clock(job->shard, ranges[i]) + 2) {
             return 1;
         }
     }
