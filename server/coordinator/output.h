@@ -7,7 +7,7 @@
 
 #include "server/coordinator/coordinator_core.h"
 
-enum { OUTPUT_LINE = 160 };
+enum { OUTPUT_LINE = 192 };
 
 struct output {
     int fd; /* -1: nowhere */
