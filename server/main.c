@@ -12,6 +12,7 @@
 #include "config/job.h"
 #include "daemon/args.h"
 #include "daemon/daemon.h"
+#include "net/net.h"
 #include "server/coordinator/coordinator.h"
 #include "server/server.h"
 
@@ -159,12 +160,25 @@ static int check(const struct options *options, struct errbuf *err)
     return 0;
 }
 
+/* Before anything listens: keys that cannot be used are for a person to mend. */
+static int check_keys(const struct role_host *host, const char *server_name, struct errbuf *err)
+{
+    struct net_curve curve;
+    if (!host->keys_dir || !host->keys_dir[0])
+        return 0;
+    int status = net_keys_load(&curve, host->keys_dir, host->key_name, server_name, err);
+    explicit_bzero(&curve, sizeof curve);
+    return status;
+}
+
 static int serve(const struct options *options, const struct job *job, struct errbuf *err)
 {
     struct role_host host = {.keys_dir = options->keys, .insecure = options->insecure};
     struct daemon *daemon = NULL;
     const char *role = options->coordinator ? "coordinator" : "server";
     host.key_name = options->key_name ? options->key_name : role;
+    if (check_keys(&host, options->coordinator ? NULL : "coordinator", err) != 0)
+        return usage_error(err);
     log_init(&host.log, role);
     if (daemon_open(&daemon, &host, options->ready_fd, err) != 0) {
         log_error(&host.log, "%s", err->text);

@@ -10,6 +10,7 @@
 #include "config/env.h"
 #include "daemon/args.h"
 #include "daemon/daemon.h"
+#include "net/net.h"
 #include "worker/worker.h"
 
 extern char **environ;
@@ -43,6 +44,17 @@ static int usage_error(const struct errbuf *err)
     return 2;
 }
 
+/* Before anything connects: keys that cannot be used are for a person to mend. */
+static int check_keys(const struct role_host *host, struct errbuf *err)
+{
+    struct net_curve curve;
+    if (!host->keys_dir || !host->keys_dir[0])
+        return 0;
+    int status = net_keys_load(&curve, host->keys_dir, host->key_name, "coordinator", err);
+    explicit_bzero(&curve, sizeof curve);
+    return status;
+}
+
 static int work(const struct options *options, struct errbuf *err)
 {
     struct role_host host = {.keys_dir = options->keys, .insecure = options->insecure,
@@ -50,6 +62,8 @@ static int work(const struct options *options, struct errbuf *err)
     struct worker_options worker = {.cluster = options->cluster, .data_dir = options->data ? options->data : "",
                                     .rank = options->rank, .threads = options->threads, .once = options->once};
     struct daemon *daemon = NULL;
+    if (check_keys(&host, err) != 0)
+        return usage_error(err);
     log_init(&host.log, "worker");
     if (daemon_open(&daemon, &host, options->ready_fd, err) != 0) {
         log_error(&host.log, "%s", err->text);

@@ -314,7 +314,7 @@ static void on_failed_handshake(struct net_link *link)
     if (link->failures++ == 0)
         link->failing_since = now;
     if (link->curve && link->failures >= DENY_FAILURES)
-        deny(link, "cut by the peer: wrong server key, or this key is not in its allow.list");
+        deny(link, "cut by the peer: wrong server key, this key is not in its allow.list, or it does not use CURVE");
     else if (now - link->failing_since >= DENY_PLAIN_MS)
         deny(link, "cut by the peer again and again: it wants CURVE, or is no Shoal server");
 }
