@@ -25,10 +25,11 @@ uint64_t shard_clock(const struct shard *shard, int range)
 /* Tasks write in place what nobody shares, so nobody may begin to share it under them. */
 static int is_being_written(const struct shard_range *range)
 {
-    if (!range->values) { /* the sums of the last clock, until those of the next begin */
-        return range->phase != RANGE_IDLE && range->unpulled_count == 0;
+    if (range->busy && range->updates) { /* every rank has pushed: nobody's push waits for these values */
+        return 1;
     }
-    return range->busy && range->updates; /* every rank has pushed: nobody's push waits for these values */
+    /* The sums of the last clock, until those of the next begin. */
+    return !range->values && range->phase != RANGE_IDLE && range->unpulled_count == 0;
 }
 
 struct buf *shard_share(const struct shard *shard, int range)
