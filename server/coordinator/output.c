@@ -36,6 +36,7 @@ int output_metrics_open(struct output *output, const char *path, int appending, 
     output->samples_per_s = output->steps_per_s = 0;
     if (path == NULL || *path == '\0')
         return 0;
+    snprintf(output->metrics_path, sizeof output->metrics_path, "%s", path);
     output->metrics = fopen(path, appending ? "a+" : "w");
     if (output->metrics == NULL)
         return errbuf_set(err, STATUS_IO, "metrics file %s: %s", path, strerror(errno));
@@ -83,7 +84,14 @@ void output_metrics(struct output *output, const char *json_line)
         return;
     fputs(json_line, output->metrics);
     fputc('\n', output->metrics);
-    fflush(output->metrics);
+    if (fflush(output->metrics) == 0)
+        return;
+    char text[sizeof output->metrics_path + 128];
+    snprintf(text, sizeof text, "warning: metrics file %s: %s; it ends here, training goes on", output->metrics_path,
+             strerror(errno));
+    fclose(output->metrics);
+    output->metrics = NULL;
+    output_say(output, text);
 }
 
 void output_close(struct output *output)

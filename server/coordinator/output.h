@@ -14,6 +14,7 @@ struct output {
     int live; /* 1: a line that is written over */
     int shown;
     FILE *metrics;
+    char metrics_path[512]; /* for people; cut when longer */
     int64_t window_ns, window_samples, drawn_ns; /* samples since the rate was last taken */
     uint64_t window_step;
     double samples_per_s, steps_per_s;
@@ -25,6 +26,7 @@ void output_init(struct output *output, int fd, int live);
 int output_metrics_open(struct output *output, const char *path, int appending, struct errbuf *err);
 void output_close(struct output *output);
 void output_say(struct output *output, const char *line);
+/* The first line that cannot be written is said, and no other follows it: training goes on. */
 void output_metrics(struct output *output, const char *json_line);
 void output_progress(struct output *output, const struct coordinator_progress *progress);
 /* "step 120/2345  loss 0.412  lr 8.1e-4  11,200 samples/s  eta 0:21" */
