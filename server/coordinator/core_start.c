@@ -238,7 +238,8 @@ static void say_header(struct coordinator_core *core)
     char batch[256];
     job_batch_text(job->job, batch, sizeof batch);
     core_say(core, "job %s", job->job->name);
-    core_say(core, "batch %s", batch);
+    if (job->job->batch_size > 0) /* a client job has none */
+        core_say(core, "batch %s", batch);
     core_say(core, "parameters %lld in %d tensors, %d layers", (long long)job->table.count, job->table.tensor_count,
              job->table.layer_count);
     core_say(core, "servers %d (%lld keys), workers %d", job->servers, (long long)job->keymap.keys_count,
