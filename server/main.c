@@ -148,13 +148,13 @@ static int check(const struct options *options, struct errbuf *err)
 {
     if (options->coordinator && options->cluster)
         return errbuf_set(err, STATUS_INVALID, "--coordinator and --cluster exclude each other");
-    if (!options->coordinator && !options->cluster)
-        return errbuf_set(err, STATUS_INVALID,
-                          "missing: --cluster tcp://HOST:PORT (or SHOAL_CLUSTER in the environment), or --coordinator");
     const char *needs_job = options->export_path ? "--export" : options->init ? "--init" : options->metrics ? "--metrics"
                             : options->trace     ? "--trace"  : options->resume ? "--resume" : options->sets.count ? "--set" : NULL;
     if (needs_job && !options->job)
         return errbuf_set(err, STATUS_INVALID, "missing: --coordinator --job JOB.yaml, which %s belongs to", needs_job);
+    if (!options->coordinator && !options->cluster)
+        return errbuf_set(err, STATUS_INVALID,
+                          "missing: --cluster tcp://HOST:PORT (or SHOAL_CLUSTER in the environment), or --coordinator");
     if (options->job && !options->coordinator)
         return errbuf_set(err, STATUS_INVALID, "--job is the coordinator's: add --coordinator or leave it out");
     return 0;

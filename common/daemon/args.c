@@ -8,7 +8,7 @@
 #include "base/errbuf.h"
 #include "base/status.h"
 
-enum { ROWS_MAX = 40, NAME_MAX_BYTES = 48, HELP_CODE = 1000, VERSION_CODE = 1001 };
+enum { ROWS_MAX = 40, NAME_MAX_BYTES = 48, HELP_CODE = 1000, VERSION_CODE = 1001, ROW_CODE = 2000 };
 
 static int least(int a, int b, int c)
 {
@@ -133,7 +133,7 @@ static void fill_long_options(const struct args_table *table, struct option *opt
 {
     for (int i = 0; i < table->count; i++)
         options[i] = (struct option){table->rows[i].name, table->rows[i].type == ARG_FLAG ? no_argument : required_argument,
-                                     NULL, i};
+                                     NULL, ROW_CODE + i};
     options[table->count] = (struct option){"help", no_argument, NULL, HELP_CODE};
     options[table->count + 1] = (struct option){"version", no_argument, NULL, VERSION_CODE};
 }
@@ -162,11 +162,11 @@ int args_parse(const struct args_table *table, int argc, char **argv, void *out,
         if (code == '?') {
             /* A long option was taken whole; of a cluster of short ones the word may still be current. */
             const char *at_fault = optind > word || optopt == 0 ? argv[optind - 1] : argv[word];
-            if (optopt >= 0 && optopt < table->count && strchr(at_fault, '='))
+            if (optopt >= HELP_CODE && strchr(at_fault, '='))
                 return errbuf_set(err, STATUS_INVALID, "%.80s: this option takes no value", at_fault);
             return refuse_unknown(table, at_fault, err);
         }
-        int status = store(&table->rows[code], optarg, out, err);
+        int status = store(&table->rows[code - ROW_CODE], optarg, out, err);
         if (status != 0)
             return status;
     }

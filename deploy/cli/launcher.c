@@ -26,6 +26,7 @@ enum {
     START_MS = 30000,    /* for the coordinator to listen */
     REPORT_MS = 1000,    /* for it to take a report of a death */
     LEAVE_MS = 3000,     /* for the others when it has ended */
+    STOPPED_MS = 200,    /* the same after a signal; who has not joined yet would wait for it */
     ABORT_MS = 10000,    /* for it to end a job that lost a rank */
     TERMINATE_MS = 4500, /* from SIGTERM to SIGKILL */
     ADDRESS_BYTES = 256
@@ -116,8 +117,8 @@ static void on_coordinator_gone(struct launcher *launcher, const struct child *c
     if (was_killed && !launcher->killed) {
         launcher->failed = 1;
         terminate_all(launcher);
-    } else if (launcher->terminate_at_ns == 0 && launcher->kill_at_ns == 0) {
-        launcher->terminate_at_ns = in_ms(LEAVE_MS);
+    } else {
+        launcher->terminate_at_ns = in_ms(launcher->stop ? STOPPED_MS : LEAVE_MS);
     }
 }
 
