@@ -27,11 +27,16 @@ struct options {
 
 #define AT(field) offsetof(struct options, field)
 static const struct arg rows[] = {
-    {"cluster", ARG_TEXT, AT(cluster), "tcp://HOST:PORT", "where the coordinator is (or SHOAL_CLUSTER, "
-     "DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT, MASTER_ADDR and MASTER_PORT)", 0, 0},
-    {"listen", ARG_TEXT, AT(listen), "tcp://ADDR:PORT", "where to listen; 0 picks a port. Default tcp://127.0.0.1:0, "
-     "of a coordinator tcp://127.0.0.1:7070", 0, 0},
-    {"advertise", ARG_TEXT, AT(advertise), "tcp://HOST:PORT", "where workers reach this server, when not as bound", 0, 0},
+    {"cluster", ARG_TEXT, AT(cluster), "tcp://HOST:PORT",
+     "where the coordinator is (or SHOAL_CLUSTER, "
+     "DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT, MASTER_ADDR and MASTER_PORT)",
+     0, 0},
+    {"listen", ARG_TEXT, AT(listen), "tcp://ADDR:PORT",
+     "where to listen; 0 picks a port. Default tcp://127.0.0.1:0, "
+     "of a coordinator tcp://127.0.0.1:7070",
+     0, 0},
+    {"advertise", ARG_TEXT, AT(advertise), "tcp://HOST:PORT", "where workers reach this server, when not as bound",
+     0, 0},
     {"rank", ARG_NUMBER, AT(rank), "R", "this server's rank; default: any that is free", 0, 1000000},
     {"state", ARG_TEXT, AT(state), "DIR", "own state: snapshot files of a server, terms of a coordinator", 0, 0},
     {"keys", ARG_TEXT, AT(keys), "DIR", "CURVE keys and allow-list, by shoal keygen", 0, 0},
@@ -46,7 +51,8 @@ static const struct arg rows[] = {
     {"export", ARG_TEXT, AT(export_path), "B.safetensors", "write the trained model", 0, 0},
     {"metrics", ARG_TEXT, AT(metrics), "M.jsonl", "a JSON line every step", 0, 0},
     {"trace", ARG_TEXT, AT(trace), "T.json", "a Chrome trace of every rank", 0, 0},
-    {"resume", ARG_TEXT, AT(resume), "DIR", "go on from the newest whole snapshot in DIR, or from the one that DIR is", 0, 0},
+    {"resume", ARG_TEXT, AT(resume), "DIR",
+     "go on from the newest whole snapshot in DIR, or from the one that DIR is", 0, 0},
     {"job-dir", ARG_TEXT, AT(job_dir), "DIR", NULL, 0, 0},
     {"ready-fd", ARG_NUMBER, AT(ready_fd), "FD", NULL, 0, 1 << 20},
 };
@@ -54,7 +60,12 @@ static const struct args_table table = {
     "shoal-server --cluster tcp://HOST:PORT [options]\n"
     "       shoal-server --coordinator [--listen tcp://ADDR:PORT] [--job JOB.yaml] [options]",
     "A server keeps shards of the parameters; the coordinator gathers the cluster and says when a step counts.",
-    rows, sizeof rows / sizeof *rows, 0, 0, "", NULL};
+    rows,
+    sizeof rows / sizeof *rows,
+    0,
+    0,
+    "",
+    NULL};
 
 static int usage_error(const struct errbuf *err)
 {
@@ -84,8 +95,11 @@ static int load_job(struct job **job, const struct options *options, const struc
     for (int i = 0; i < options->sets.count; i++)
         sets[count++] = options->sets.items[i];
     /* With --job-dir the job was resolved by the launcher, environment included. */
-    struct job_source source = {.path = options->job, .environment = options->job_dir ? NULL : environ, .sets = sets,
-                                .sets_count = count, .need = JOB_NEED_TRAINING};
+    struct job_source source = {.path = options->job,
+                                .environment = options->job_dir ? NULL : environ,
+                                .sets = sets,
+                                .sets_count = count,
+                                .need = JOB_NEED_TRAINING};
     int status = job_load(job, &source, err);
     free(sets);
     return status;
@@ -103,15 +117,24 @@ static char *folder_of(const char *path)
 static int run_coordinator(struct role_host *host, const struct options *options, const struct job *job,
                            struct errbuf *err)
 {
-    char *folder = options->job_dir ? strdup(options->job_dir) : options->job ? folder_of(options->job) : strdup("");
+    char *folder = options->job_dir ? strdup(options->job_dir)
+                   : options->job   ? folder_of(options->job)
+                                    : strdup("");
     if (!folder)
         return errbuf_set(err, STATUS_NOMEM, "out of memory");
-    struct coordinator_options coordinator = {
-        .listen = options->listen ? options->listen : "tcp://127.0.0.1:7070", .job = job, .job_dir = folder,
-        .state_dir = options->state ? options->state : "", .init_path = options->init,
-        .export_path = options->export_path, .metrics_path = options->metrics, .trace_path = options->trace,
-        .resume = options->resume != NULL, .resume_path = options->resume, .once = options->once,
-        .progress = isatty(STDOUT_FILENO), .out_fd = STDOUT_FILENO};
+    struct coordinator_options coordinator = {.listen = options->listen ? options->listen : "tcp://127.0.0.1:7070",
+                                              .job = job,
+                                              .job_dir = folder,
+                                              .state_dir = options->state ? options->state : "",
+                                              .init_path = options->init,
+                                              .export_path = options->export_path,
+                                              .metrics_path = options->metrics,
+                                              .trace_path = options->trace,
+                                              .resume = options->resume != NULL,
+                                              .resume_path = options->resume,
+                                              .once = options->once,
+                                              .progress = isatty(STDOUT_FILENO),
+                                              .out_fd = STDOUT_FILENO};
     int status = coordinator_run(host, &coordinator, err);
     free(folder);
     return status;
@@ -120,8 +143,11 @@ static int run_coordinator(struct role_host *host, const struct options *options
 static int run_server(struct role_host *host, const struct options *options, struct errbuf *err)
 {
     struct server_options server = {.listen = options->listen ? options->listen : "tcp://127.0.0.1:0",
-                                    .advertise = options->advertise, .cluster = options->cluster,
-                                    .rank = options->rank, .threads = options->threads, .once = options->once,
+                                    .advertise = options->advertise,
+                                    .cluster = options->cluster,
+                                    .rank = options->rank,
+                                    .threads = options->threads,
+                                    .once = options->once,
                                     .state_dir = options->state ? options->state : ""};
     return server_run(host, &server, err);
 }
@@ -148,13 +174,20 @@ static int check(const struct options *options, struct errbuf *err)
 {
     if (options->coordinator && options->cluster)
         return errbuf_set(err, STATUS_INVALID, "--coordinator and --cluster exclude each other");
-    const char *needs_job = options->export_path ? "--export" : options->init ? "--init" : options->metrics ? "--metrics"
-                            : options->trace     ? "--trace"  : options->resume ? "--resume" : options->sets.count ? "--set" : NULL;
+    const char *needs_job = options->export_path  ? "--export"
+                            : options->init       ? "--init"
+                            : options->metrics    ? "--metrics"
+                            : options->trace      ? "--trace"
+                            : options->resume     ? "--resume"
+                            : options->sets.count ? "--set"
+                                                  : NULL;
     if (needs_job && !options->job)
-        return errbuf_set(err, STATUS_INVALID, "missing: --coordinator --job JOB.yaml, which %s belongs to", needs_job);
+        return errbuf_set(err, STATUS_INVALID, "missing: --coordinator --job JOB.yaml, which %s belongs to",
+                          needs_job);
     if (!options->coordinator && !options->cluster)
-        return errbuf_set(err, STATUS_INVALID,
-                          "missing: --cluster tcp://HOST:PORT (or SHOAL_CLUSTER in the environment), or --coordinator");
+        return errbuf_set(
+            err, STATUS_INVALID,
+            "missing: --cluster tcp://HOST:PORT (or SHOAL_CLUSTER in the environment), or --coordinator");
     if (options->job && !options->coordinator)
         return errbuf_set(err, STATUS_INVALID, "--job is the coordinator's: add --coordinator or leave it out");
     return 0;
@@ -185,7 +218,7 @@ static int serve(const struct options *options, const struct job *job, struct er
         return 1;
     }
     host.zmq = zmq_ctx_new();
-    int status = !host.zmq ? errbuf_set(err, STATUS_NOMEM, "no ZeroMQ context")
+    int status = !host.zmq              ? errbuf_set(err, STATUS_NOMEM, "no ZeroMQ context")
                  : options->coordinator ? run_coordinator(&host, options, job, err)
                                         : run_server(&host, options, err);
     int code = daemon_exit_code(daemon, status);

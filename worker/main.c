@@ -22,8 +22,10 @@ struct options {
 
 #define AT(field) offsetof(struct options, field)
 static const struct arg rows[] = {
-    {"cluster", ARG_TEXT, AT(cluster), "tcp://HOST:PORT", "where the coordinator is (or SHOAL_CLUSTER, "
-     "DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT, MASTER_ADDR and MASTER_PORT)", 0, 0},
+    {"cluster", ARG_TEXT, AT(cluster), "tcp://HOST:PORT",
+     "where the coordinator is (or SHOAL_CLUSTER, "
+     "DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT, MASTER_ADDR and MASTER_PORT)",
+     0, 0},
     {"data", ARG_TEXT, AT(data), "DIR", "the data's paths start here; default: at the job file", 0, 0},
     {"rank", ARG_NUMBER, AT(rank), "R", "this worker's rank; default: any that is free", 0, 1000000},
     {"keys", ARG_TEXT, AT(keys), "DIR", "CURVE keys, by shoal keygen", 0, 0},
@@ -33,10 +35,14 @@ static const struct arg rows[] = {
     {"once", ARG_FLAG, AT(once), NULL, "end after one job", 0, 0},
     {"ready-fd", ARG_NUMBER, AT(ready_fd), "FD", NULL, 0, 1 << 20},
 };
-static const struct args_table table = {
-    "shoal-worker --cluster tcp://HOST:PORT [--data DIR] [options]",
-    "A worker computes the gradients of its share of each batch.",
-    rows, sizeof rows / sizeof *rows, 0, 0, "", NULL};
+static const struct args_table table = {"shoal-worker --cluster tcp://HOST:PORT [--data DIR] [options]",
+                                        "A worker computes the gradients of its share of each batch.",
+                                        rows,
+                                        sizeof rows / sizeof *rows,
+                                        0,
+                                        0,
+                                        "",
+                                        NULL};
 
 static int usage_error(const struct errbuf *err)
 {
@@ -57,10 +63,14 @@ static int check_keys(const struct role_host *host, struct errbuf *err)
 
 static int work(const struct options *options, struct errbuf *err)
 {
-    struct role_host host = {.keys_dir = options->keys, .insecure = options->insecure,
+    struct role_host host = {.keys_dir = options->keys,
+                             .insecure = options->insecure,
                              .key_name = options->key_name ? options->key_name : "worker"};
-    struct worker_options worker = {.cluster = options->cluster, .data_dir = options->data ? options->data : "",
-                                    .rank = options->rank, .threads = options->threads, .once = options->once};
+    struct worker_options worker = {.cluster = options->cluster,
+                                    .data_dir = options->data ? options->data : "",
+                                    .rank = options->rank,
+                                    .threads = options->threads,
+                                    .once = options->once};
     struct daemon *daemon = NULL;
     if (check_keys(&host, err) != 0)
         return usage_error(err);

@@ -35,7 +35,8 @@ static int distance(const char *a, const char *b)
     return row[columns];
 }
 
-const char *args_nearest(const char *typed, const char *(*at)(const void *table, int i), const void *table, int count)
+const char *args_nearest(const char *typed, const char *(*at)(const void *table, int i), const void *table,
+                         int count)
 {
     const char *best = NULL;
     size_t length = strlen(typed);
@@ -69,7 +70,8 @@ static int refuse_unknown(const struct args_table *table, const char *word, stru
     const char *nearest = name[0] ? args_nearest(name, row_name, table->rows, table->count) : NULL;
     if (nearest)
         return errbuf_set(err, STATUS_UNKNOWN, "unknown option --%s; did you mean --%s?", name, nearest);
-    return errbuf_set(err, STATUS_UNKNOWN, "unknown option --%.*s; see --help", length < 80 ? (int)length : 80, word + 2);
+    return errbuf_set(err, STATUS_UNKNOWN, "unknown option --%.*s; see --help", length < 80 ? (int)length : 80,
+                      word + 2);
 }
 
 static int store_number(const struct arg *row, const char *text, int *out, struct errbuf *err)
@@ -78,8 +80,8 @@ static int store_number(const struct arg *row, const char *text, int *out, struc
     errno = 0;
     long value = strtol(text, &end, 10);
     if (end == text || *end != '\0' || errno != 0 || value < row->low || value > row->high)
-        return errbuf_set(err, STATUS_RANGE, "--%s: found \"%.80s\", expected a whole number from %d to %d", row->name,
-                          text, row->low, row->high);
+        return errbuf_set(err, STATUS_RANGE, "--%s: found \"%.80s\", expected a whole number from %d to %d",
+                          row->name, text, row->low, row->high);
     *out = (int)value;
     return 0;
 }
@@ -132,8 +134,9 @@ static int take_operands(const struct args_table *table, int argc, char **argv, 
 static void fill_long_options(const struct args_table *table, struct option *options)
 {
     for (int i = 0; i < table->count; i++)
-        options[i] = (struct option){table->rows[i].name, table->rows[i].type == ARG_FLAG ? no_argument : required_argument,
-                                     NULL, ROW_CODE + i};
+        options[i] =
+            (struct option){table->rows[i].name, table->rows[i].type == ARG_FLAG ? no_argument : required_argument,
+                            NULL, ROW_CODE + i};
     options[table->count] = (struct option){"help", no_argument, NULL, HELP_CODE};
     options[table->count + 1] = (struct option){"version", no_argument, NULL, VERSION_CODE};
 }

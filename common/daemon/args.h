@@ -1,5 +1,5 @@
-/* Command lines: one small table a command drives getopt_long and --help. One thread; parsing happens before any other
- * thread is there (getopt keeps state of its own). Texts point into argv. */
+/* Command lines: one small table a command drives getopt_long and --help. One thread; parsing happens before any
+ * other thread is there (getopt keeps state of its own). Texts point into argv. */
 #ifndef SHOAL_DAEMON_ARGS_H
 #define SHOAL_DAEMON_ARGS_H
 
@@ -41,13 +41,15 @@ struct args_table {
 
 enum { ARGS_HELP = 1, ARGS_VERSION = 2 };
 /* Fills `out` (the caller gave it its defaults) and the operands. 0, ARGS_HELP (--help, -h), ARGS_VERSION,
- * STATUS_INVALID, STATUS_UNKNOWN (with the nearest name), STATUS_RANGE, STATUS_NOMEM. args_close also after errors. */
+ * STATUS_INVALID, STATUS_UNKNOWN (with the nearest name), STATUS_RANGE, STATUS_NOMEM. args_close also after errors.
+ */
 int args_parse(const struct args_table *table, int argc, char **argv, void *out, struct args_list *operands,
                struct errbuf *err);
 void args_close(const struct args_table *table, void *out, struct args_list *operands);
 void args_print_help(const struct args_table *table, FILE *out);
 
 /* The one of `count` names that is nearest to a mistyped one, or NULL when none is near. `at` gives the i-th. */
-const char *args_nearest(const char *typed, const char *(*at)(const void *table, int i), const void *table, int count);
+const char *args_nearest(const char *typed, const char *(*at)(const void *table, int i), const void *table,
+                         int count);
 
 #endif

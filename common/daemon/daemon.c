@@ -62,7 +62,8 @@ static void *signal_main(void *argument)
     struct daemon *daemon = argument;
     int64_t deadline_ns = 0;
     for (;;) {
-        struct pollfd polls[2] = {{.fd = daemon->signal_fd, .events = POLLIN}, {.fd = daemon->end_fd, .events = POLLIN}};
+        struct pollfd polls[2] = {{.fd = daemon->signal_fd, .events = POLLIN},
+                                  {.fd = daemon->end_fd, .events = POLLIN}};
         int ready = poll(polls, 2, wait_ms(deadline_ns));
         if (ready > 0 && polls[1].revents)
             return NULL;

@@ -1,8 +1,9 @@
 /* What a role's process owes its surroundings: signals, systemd, the address for whoever started it, exit codes.
  *
- * Signals are blocked everywhere and read by one thread of the daemon's own: SIGTERM and SIGINT set host->stop, once;
- * if the process is still there after host->stop_grace_ms, it is ended with 128 + signal. SIGHUP sets host->reload.
- * SIGPIPE is ignored. As process 1 children that others left behind are reaped. One struct daemon a process. */
+ * Signals are blocked everywhere and read by one thread of the daemon's own: SIGTERM and SIGINT set host->stop,
+ * once; if the process is still there after host->stop_grace_ms, it is ended with 128 + signal. SIGHUP sets
+ * host->reload. SIGPIPE is ignored. As process 1 children that others left behind are reaped. One struct daemon a
+ * process. */
 #ifndef SHOAL_DAEMON_DAEMON_H
 #define SHOAL_DAEMON_DAEMON_H
 

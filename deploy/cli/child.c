@@ -58,7 +58,8 @@ static int beside_this(const char *program, char path[PATH_MAX], struct errbuf *
 }
 
 /* Between fork and exec: only what is allowed there. */
-__attribute__((noreturn)) static void become(const struct child *child, const char *path, const int *keep, pid_t parent)
+__attribute__((noreturn)) static void become(const struct child *child, const char *path, const int *keep,
+                                             pid_t parent)
 {
     sigset_t none;
     setpgid(0, 0);

@@ -1,5 +1,5 @@
-/* One child process of `shoal run`: a program that lies beside this one, in a process group of its own (a terminal's
- * Ctrl-C reaches the launcher alone), told to stop when the launcher is gone. First thread only. */
+/* One child process of `shoal run`: a program that lies beside this one, in a process group of its own (a
+ * terminal's Ctrl-C reaches the launcher alone), told to stop when the launcher is gone. First thread only. */
 #ifndef SHOAL_CLI_CHILD_H
 #define SHOAL_CLI_CHILD_H
 

@@ -22,19 +22,23 @@ static int check(const struct operator_link *link, struct errbuf *err)
     return status;
 }
 
-int cluster_ask(const char *command, const struct cluster_args *args, Shoal__Envelope *envelope, struct message *reply)
+int cluster_ask(const char *command, const struct cluster_args *args, Shoal__Envelope *envelope,
+                struct message *reply)
 {
     struct env_identity identity;
     struct errbuf err;
     errbuf_init(&err);
-    struct operator_link link = {.cluster = args->cluster, .keys_dir = args->keys,
+    struct operator_link link = {.cluster = args->cluster,
+                                 .keys_dir = args->keys,
                                  .key_name = args->key_name ? args->key_name : "operator",
-                                 .deadline_ms = 1000 * (int64_t)(args->timeout_s > 0 ? args->timeout_s : DEFAULT_S)};
+                                 .deadline_ms =
+                                     1000 * (int64_t)(args->timeout_s > 0 ? args->timeout_s : DEFAULT_S)};
     if (!link.cluster) {
         if (env_identity_read(&identity, environ, &err) != 0)
             return command_fail(2, "%s: %s", command, err.text);
         if (!identity.cluster[0])
-            return command_fail(2, "%s: missing: --cluster tcp://HOST:PORT (or SHOAL_CLUSTER in the environment)", command);
+            return command_fail(2, "%s: missing: --cluster tcp://HOST:PORT (or SHOAL_CLUSTER in the environment)",
+                                command);
         link.cluster = identity.cluster;
     }
     if (check(&link, &err) != 0)

@@ -17,7 +17,12 @@ static const struct args_table table = {
     "shoal evaluate MODEL.safetensors --data FILE [options]",
     "Loss and accuracy, the confusion matrix and the three worst confusions; for two classes AUC and log loss;\n"
     "for values the root of the mean squared error.",
-    rows, sizeof rows / sizeof *rows, 1, 1, "a model", NULL};
+    rows,
+    sizeof rows / sizeof *rows,
+    1,
+    1,
+    "a model",
+    NULL};
 
 enum { MATRIX_CLASSES_MAX = 40, WORST = 3, NAME_BYTES = 64, NAME_COLUMN = 12 };
 
@@ -140,7 +145,8 @@ static void print_worst(const struct tally *tally, const struct scoring *scoring
 static int print_tally(const struct tally *tally, const struct scoring *scoring, struct errbuf *err)
 {
     double counted = (double)tally->counted, auc = NAN;
-    printf("rows %" PRId64 ", with a label %" PRId64 "\nloss %.9g\n", tally->rows, tally->counted, tally->loss / counted);
+    printf("rows %" PRId64 ", with a label %" PRId64 "\nloss %.9g\n", tally->rows, tally->counted,
+           tally->loss / counted);
     if (tally->classes == 0) {
         printf("rmse %.9g\n", sqrt(tally->square / counted));
         return 0;
@@ -186,7 +192,9 @@ static int evaluate(const char *model, const struct options *options)
     if (status == 0)
         status = evaluate_data(&scoring, &err);
     scoring_close(&scoring);
-    return status == 0 ? 0 : command_fail(status == STATUS_INVALID || status == STATUS_UNKNOWN ? 2 : 1, "evaluate: %s", err.text);
+    return status == 0 ? 0
+                       : command_fail(status == STATUS_INVALID || status == STATUS_UNKNOWN ? 2 : 1, "evaluate: %s",
+                                      err.text);
 }
 
 static int evaluate_run(int argc, char **argv)
@@ -201,4 +209,5 @@ static int evaluate_run(int argc, char **argv)
     return code;
 }
 
-const struct command command_evaluate = {"evaluate", "how well a trained model does on labelled data", evaluate_run};
+const struct command command_evaluate = {"evaluate", "how well a trained model does on labelled data",
+                                         evaluate_run};

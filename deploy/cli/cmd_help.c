@@ -33,5 +33,5 @@ static int help_run(int argc, char **argv)
     return command->run(2, arguments);
 }
 
-const struct command command_help = {"help", "this; `help job`: every option of a job file (`markdown`, `man`: as such)",
-                                     help_run};
+const struct command command_help = {
+    "help", "this; `help job`: every option of a job file (`markdown`, `man`: as such)", help_run};

@@ -10,9 +10,15 @@
 
 static const struct args_table table = {
     "shoal inspect FILE...",
-    "What is in a file: tensors of a safetensors file (an exported model, an owner's part of a snapshot), a snapshot's\n"
+    "What is in a file: tensors of a safetensors file (an exported model, an owner's part of a snapshot), a "
+    "snapshot's\n"
     "folder or manifest.json, idx, npy, csv and libsvm data. Told apart by content.",
-    NULL, 0, 1, 1000, "a file", NULL};
+    NULL,
+    0,
+    1,
+    1000,
+    "a file",
+    NULL};
 
 enum { HEAD_BYTES = 4096 };
 
@@ -33,7 +39,8 @@ static int read_head(const char *path, char head[HEAD_BYTES + 1], int64_t *lengt
 
 static int is_idx(const unsigned char *head, int64_t length)
 {
-    return length >= 8 && head[0] == 0 && head[1] == 0 && head[2] >= 8 && head[2] <= 14 && head[3] >= 1 && head[3] <= 8;
+    return length >= 8 && head[0] == 0 && head[1] == 0 && head[2] >= 8 && head[2] <= 14 && head[3] >= 1 &&
+           head[3] <= 8;
 }
 
 /* The second word of the first line that has one is INDEX:VALUE. */
@@ -64,7 +71,8 @@ static int inspect_file(const char *path, struct errbuf *err)
     if (length > 0 && head[0] == '{')
         return inspect_manifest(path, err);
     if (length == 0 || memchr(head, '\0', (size_t)length))
-        return errbuf_set(err, STATUS_FORMAT, "%.300s: neither safetensors, manifest, idx, npy, csv nor libsvm", path);
+        return errbuf_set(err, STATUS_FORMAT, "%.300s: neither safetensors, manifest, idx, npy, csv nor libsvm",
+                          path);
     return inspect_rows(path, is_libsvm(head) ? "libsvm" : "csv", err);
 }
 

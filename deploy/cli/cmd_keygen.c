@@ -17,7 +17,12 @@ static const struct args_table table = {
     "Makes a CURVE key pair: NAME.public, for every machine, and NAME.secret, for the one that is NAME.\n"
     "Who may talk is listed in DIR/allow.list, a line each: PUBLIC_KEY role, where role is worker, server,\n"
     "operator or reader.",
-    rows, sizeof rows / sizeof *rows, 0, 0, "", NULL};
+    rows,
+    sizeof rows / sizeof *rows,
+    0,
+    0,
+    "",
+    NULL};
 
 static int generate(const struct options *options)
 {

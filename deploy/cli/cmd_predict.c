@@ -14,14 +14,20 @@ struct options {
 static const struct arg rows[] = {
     SCORING_ARG_ROWS(options, scoring),
     {"format", ARG_TEXT, offsetof(struct options, scoring.format), "text|csv|json",
-     "text (default): class and probability, or the values; csv: with row numbers and a header; json: an object a row",
+     "text (default): class and probability, or the values; csv: with row numbers and a header; json: an object a "
+     "row",
      0, 0},
 };
 static const struct args_table table = {
     "shoal predict MODEL.safetensors --data FILE [options]",
     "Says the class and its probability, or the value, of every row; one line a row.\n"
     "Labels, if there are any, are not used.",
-    rows, sizeof rows / sizeof *rows, 1, 1, "a model", NULL};
+    rows,
+    sizeof rows / sizeof *rows,
+    1,
+    1,
+    "a model",
+    NULL};
 
 enum format { TEXT, CSV, JSON };
 enum { NAME_BYTES = 256 };
@@ -133,7 +139,8 @@ static void print_row(const struct scoring *scoring, enum format format, int64_t
 
 static int predict_all(struct scoring *scoring, enum format format, struct errbuf *err)
 {
-    float *probabilities = account_alloc(&scoring->account, ACCOUNT_CONTROL, (size_t)scoring->outputs * sizeof(float));
+    float *probabilities =
+        account_alloc(&scoring->account, ACCOUNT_CONTROL, (size_t)scoring->outputs * sizeof(float));
     int status = probabilities ? 0 : errbuf_set(err, STATUS_NOMEM, "out of memory");
     if (format == CSV)
         puts(scoring_is_classes(scoring) ? "row,class,probability" : "row,value");
@@ -155,12 +162,15 @@ static int predict(const char *model, const struct options *options)
     enum format format;
     errbuf_init(&err);
     if (!read_format(options->scoring.format, &format))
-        return command_fail(2, "predict: --format: found \"%.40s\", expected text, csv or json", options->scoring.format);
+        return command_fail(2, "predict: --format: found \"%.40s\", expected text, csv or json",
+                            options->scoring.format);
     int status = scoring_open(&scoring, model, &options->scoring, &err);
     if (status == 0)
         status = predict_all(&scoring, format, &err);
     scoring_close(&scoring);
-    return status == 0 ? 0 : command_fail(status == STATUS_INVALID || status == STATUS_UNKNOWN ? 2 : 1, "predict: %s", err.text);
+    return status == 0 ? 0
+                       : command_fail(status == STATUS_INVALID || status == STATUS_UNKNOWN ? 2 : 1, "predict: %s",
+                                      err.text);
 }
 
 static int predict_run(int argc, char **argv)

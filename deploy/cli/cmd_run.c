@@ -13,24 +13,34 @@
 #define AT(field) offsetof(struct run_options, field)
 static const struct arg rows[] = {
     {"workers", ARG_TEXT, AT(workers), "N", "workers, above cluster.workers", 0, 0},
-    {"servers", ARG_TEXT, AT(servers), "M", "servers, above cluster.servers; \"same\": one beside each worker", 0, 0},
+    {"servers", ARG_TEXT, AT(servers), "M", "servers, above cluster.servers; \"same\": one beside each worker", 0,
+     0},
     {"embedded", ARG_FLAG, AT(embedded), NULL, "every role as a thread of this process", 0, 0},
-    {"set", ARG_LIST, AT(sets), "KEY=VALUE", "set an option of the job, above file and environment; may be given again", 0, 0},
+    {"set", ARG_LIST, AT(sets), "KEY=VALUE",
+     "set an option of the job, above file and environment; may be given again", 0, 0},
     {"data", ARG_TEXT, AT(data), "DIR", "the data's paths start here; default: at the job file", 0, 0},
     {"init", ARG_TEXT, AT(init), "A.safetensors", "start from these weights", 0, 0},
     {"export", ARG_TEXT, AT(export_path), "B.safetensors", "write the trained model", 0, 0},
     {"metrics", ARG_TEXT, AT(metrics), "M.jsonl", "a JSON line every step, evaluation, and at the end", 0, 0},
     {"trace", ARG_TEXT, AT(trace), "T.json", "a Chrome trace of every rank, for Perfetto", 0, 0},
-    {"resume", ARG_TEXT, AT(resume), "DIR", "go on from the newest whole snapshot in DIR, or from the one that DIR is", 0, 0},
-    {"state", ARG_TEXT, AT(state), "DIR", "each role's own state goes into a folder here; default: snapshot.dir has it all", 0, 0},
+    {"resume", ARG_TEXT, AT(resume), "DIR",
+     "go on from the newest whole snapshot in DIR, or from the one that DIR is", 0, 0},
+    {"state", ARG_TEXT, AT(state), "DIR",
+     "each role's own state goes into a folder here; default: snapshot.dir has it all", 0, 0},
     {"threads", ARG_NUMBER, AT(threads), "T", "threads of each worker, above parallel.threads", 1, 4096},
-    {"print-config", ARG_FLAG, AT(print_config), NULL, "print every option with where its value is from, and end", 0, 0},
+    {"print-config", ARG_FLAG, AT(print_config), NULL, "print every option with where its value is from, and end",
+     0, 0},
 };
 static const struct args_table table = {
     "shoal run JOB.yaml [--workers N] [--servers M] [options]",
     "Trains the job on a cluster on this machine: a coordinator, servers and workers.\n"
     "What a job file may say, and --set, is listed below.",
-    rows, sizeof rows / sizeof *rows, 1, 1, "a job file", reference_help};
+    rows,
+    sizeof rows / sizeof *rows,
+    1,
+    1,
+    "a job file",
+    reference_help};
 
 static int print_config(const struct run_plan *plan)
 {

@@ -5,9 +5,14 @@ struct options {
     struct cluster_args cluster;
 };
 static const struct arg rows[] = {CLUSTER_ARG_ROWS(options, cluster)};
-static const struct args_table table = {
-    "shoal status --cluster tcp://HOST:PORT", "Says what the cluster is doing and who is in it.", rows,
-    sizeof rows / sizeof *rows, 0, 0, "", NULL};
+static const struct args_table table = {"shoal status --cluster tcp://HOST:PORT",
+                                        "Says what the cluster is doing and who is in it.",
+                                        rows,
+                                        sizeof rows / sizeof *rows,
+                                        0,
+                                        0,
+                                        "",
+                                        NULL};
 
 static const char *role_text(Shoal__Role role)
 {

@@ -7,8 +7,13 @@ struct options {
 static const struct arg rows[] = {CLUSTER_ARG_ROWS(options, cluster)};
 static const struct args_table table = {
     "shoal stop --cluster tcp://HOST:PORT",
-    "Ends the cluster in order, as SIGTERM to its coordinator does: the step is finished, a snapshot written.", rows,
-    sizeof rows / sizeof *rows, 0, 0, "", NULL};
+    "Ends the cluster in order, as SIGTERM to its coordinator does: the step is finished, a snapshot written.",
+    rows,
+    sizeof rows / sizeof *rows,
+    0,
+    0,
+    "",
+    NULL};
 
 static int stop_run(int argc, char **argv)
 {

@@ -15,18 +15,25 @@ struct options {
 #define AT(field) offsetof(struct options, run.field)
 static const struct arg rows[] = {
     CLUSTER_ARG_ROWS(options, cluster),
-    {"set", ARG_LIST, AT(sets), "KEY=VALUE", "set an option of the job, above file and environment; may be given again", 0, 0},
+    {"set", ARG_LIST, AT(sets), "KEY=VALUE",
+     "set an option of the job, above file and environment; may be given again", 0, 0},
     {"init", ARG_TEXT, AT(init), "A.safetensors", "start from these weights, on worker 0's machine", 0, 0},
     {"export", ARG_TEXT, AT(export_path), "B.safetensors", "write the trained model, on worker 0's machine", 0, 0},
     {"metrics", ARG_TEXT, AT(metrics), "M.jsonl", "a JSON line every step, on the coordinator's machine", 0, 0},
     {"trace", ARG_TEXT, AT(trace), "T.json", "a Chrome trace of every rank, on the coordinator's machine", 0, 0},
-    {"resume", ARG_FLAG, offsetof(struct options, resume), NULL, "go on from the newest whole snapshot in snapshot.dir", 0, 0},
+    {"resume", ARG_FLAG, offsetof(struct options, resume), NULL,
+     "go on from the newest whole snapshot in snapshot.dir", 0, 0},
 };
 static const struct args_table table = {
     "shoal submit JOB.yaml --cluster tcp://HOST:PORT [options]",
     "Gives a waiting cluster a job. The job is resolved here; its paths are looked up on the cluster's machines,\n"
     "relative ones from this job file's folder.",
-    rows, sizeof rows / sizeof *rows, 1, 1, "a job file", NULL};
+    rows,
+    sizeof rows / sizeof *rows,
+    1,
+    1,
+    "a job file",
+    NULL};
 
 static int send_job(const struct run_plan *plan, const struct options *options)
 {

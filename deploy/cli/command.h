@@ -1,5 +1,6 @@
-/* The operator's commands: one row of command_table.c and one file cmd_NAME.c a command. Each runs in the process' first
- * thread and returns an exit code: 0 done, 1 failed, 2 bad usage or configuration, 128 + signal after a stop. */
+/* The operator's commands: one row of command_table.c and one file cmd_NAME.c a command. Each runs in the process'
+ * first thread and returns an exit code: 0 done, 1 failed, 2 bad usage or configuration, 128 + signal after a stop.
+ */
 #ifndef SHOAL_CLI_COMMAND_H
 #define SHOAL_CLI_COMMAND_H
 
@@ -13,8 +14,8 @@ struct command {
 };
 extern const struct command *const command_table[]; /* NULL-terminated */
 
-extern const struct command command_run, command_predict, command_evaluate, command_inspect, command_keygen, command_submit,
-    command_status, command_stop, command_help;
+extern const struct command command_run, command_predict, command_evaluate, command_inspect, command_keygen,
+    command_submit, command_status, command_stop, command_help;
 
 /* `shoal` without anything, `shoal --help`. */
 void command_print_all(FILE *out);

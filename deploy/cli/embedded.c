@@ -63,11 +63,19 @@ static int run_coordinator(struct role *role)
     char state[4096] = "";
     if (plan->state[0])
         snprintf(state, sizeof state, "%s/coordinator", plan->state);
-    struct coordinator_options options = {
-        .listen = coordinator_endpoint, .job = plan->job, .job_dir = plan->job_dir, .state_dir = state,
-        .init_path = plan->init, .export_path = plan->export_path, .metrics_path = plan->metrics,
-        .trace_path = plan->trace, .resume = plan->resume[0] != '\0', .resume_path = plan->resume, .once = 1,
-        .progress = isatty(STDOUT_FILENO), .out_fd = STDOUT_FILENO};
+    struct coordinator_options options = {.listen = coordinator_endpoint,
+                                          .job = plan->job,
+                                          .job_dir = plan->job_dir,
+                                          .state_dir = state,
+                                          .init_path = plan->init,
+                                          .export_path = plan->export_path,
+                                          .metrics_path = plan->metrics,
+                                          .trace_path = plan->trace,
+                                          .resume = plan->resume[0] != '\0',
+                                          .resume_path = plan->resume,
+                                          .once = 1,
+                                          .progress = isatty(STDOUT_FILENO),
+                                          .out_fd = STDOUT_FILENO};
     return coordinator_run(&role->host, &options, &role->err);
 }
 
@@ -78,16 +86,23 @@ static int run_server(struct role *role)
     snprintf(listen, sizeof listen, "inproc://shoal-server-%d", role->rank);
     if (plan->state[0])
         snprintf(state, sizeof state, "%s/server-%d", plan->state, role->rank);
-    struct server_options options = {.listen = listen, .cluster = coordinator_endpoint, .rank = role->rank,
-                                     .threads = plan->server_threads, .once = 1, .state_dir = state};
+    struct server_options options = {.listen = listen,
+                                     .cluster = coordinator_endpoint,
+                                     .rank = role->rank,
+                                     .threads = plan->server_threads,
+                                     .once = 1,
+                                     .state_dir = state};
     return server_run(&role->host, &options, &role->err);
 }
 
 static int run_worker(struct role *role)
 {
     const struct run_plan *plan = role->all->plan;
-    struct worker_options options = {.cluster = coordinator_endpoint, .data_dir = plan->data, .rank = role->rank,
-                                     .threads = plan->worker_threads, .once = 1};
+    struct worker_options options = {.cluster = coordinator_endpoint,
+                                     .data_dir = plan->data,
+                                     .rank = role->rank,
+                                     .threads = plan->worker_threads,
+                                     .once = 1};
     return worker_run(&role->host, &options, &role->err);
 }
 
@@ -108,7 +123,8 @@ static void *role_main(void *argument)
     return NULL;
 }
 
-/* --- the process' first thread --------------------------------------------------------------------------------- */
+/* --- the process' first thread ---------------------------------------------------------------------------------
+ */
 
 static void init_role(struct embedded *all, struct role *role, enum kind kind, int rank)
 {
@@ -214,7 +230,7 @@ static void watch(struct embedded *all)
 static int exit_code(struct embedded *all)
 {
     int status = all->roles[0].status, number = atomic_load(&all->process.stop);
-    if (first_failed(all))
+    if (first_failed(all) && !(number && status == STATUS_STOPPED))
         return 1;
     if (status == STATUS_STOPPED)
         return 128 + (number ? number : SIGTERM);

@@ -1,4 +1,5 @@
-/* `shoal inspect`, a function a kind of file. Each prints to stdout and returns a status with the reason. First thread. */
+/* `shoal inspect`, a function a kind of file. Each prints to stdout and returns a status with the reason. First
+ * thread. */
 #ifndef SHOAL_CLI_INSPECT_H
 #define SHOAL_CLI_INSPECT_H
 

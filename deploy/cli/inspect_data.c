@@ -48,7 +48,8 @@ static void print_shape(const int64_t *shape, int dims)
     putchar(')');
 }
 
-/* --- safetensors ------------------------------------------------------------------------------------------------ */
+/* --- safetensors ------------------------------------------------------------------------------------------------
+ */
 
 static int print_tensor(const struct safetensors_tensor *tensor)
 {
@@ -89,7 +90,8 @@ int inspect_safetensors(const char *path, struct errbuf *err)
     return status == 0 ? 0 : errbuf_set(err, status, "out of memory");
 }
 
-/* --- npy --------------------------------------------------------------------------------------------------------- */
+/* --- npy ---------------------------------------------------------------------------------------------------------
+ */
 
 int inspect_npy(const char *path, struct errbuf *err)
 {
@@ -116,7 +118,8 @@ int inspect_npy(const char *path, struct errbuf *err)
     return status;
 }
 
-/* --- idx --------------------------------------------------------------------------------------------------------- */
+/* --- idx ---------------------------------------------------------------------------------------------------------
+ */
 
 static int64_t big_endian(const uint8_t *bytes)
 {
@@ -164,12 +167,13 @@ int inspect_idx(const char *path, struct errbuf *err)
     print_shape(shape, dims);
     spread_print(&spread);
     if (status == 0 && is_bytes && spread.count != elements)
-        return errbuf_set(err, STATUS_FORMAT, "%.300s: the header says %" PRId64 " elements, there are %" PRId64, path,
-                          elements, spread.count);
+        return errbuf_set(err, STATUS_FORMAT, "%.300s: the header says %" PRId64 " elements, there are %" PRId64,
+                          path, elements, spread.count);
     return status;
 }
 
-/* --- csv, libsvm -------------------------------------------------------------------------------------------------- */
+/* --- csv, libsvm
+ * -------------------------------------------------------------------------------------------------- */
 
 static void print_rows(const struct loader_rows *rows, const char *kind)
 {
@@ -179,7 +183,8 @@ static void print_rows(const struct loader_rows *rows, const char *kind)
         int64_t entries = rows->sparse_first[rows->rows];
         for (int64_t i = 0; i < entries; i++)
             spread_add(&values, rows->sparse_value[i]);
-        printf("  entries %" PRId64 " (%.1f a row)", entries, rows->rows ? (double)entries / (double)rows->rows : 0.0);
+        printf("  entries %" PRId64 " (%.1f a row)", entries,
+               rows->rows ? (double)entries / (double)rows->rows : 0.0);
     } else {
         for (int64_t i = 0; i < rows->rows * rows->features; i++)
             spread_add(&values, rows->dense[i]);
@@ -202,7 +207,8 @@ int inspect_rows(const char *path, const char *kind, struct errbuf *err)
     const char *sets[] = {setting};
     struct job *job = NULL;
     struct loader_rows rows = {0};
-    struct job_data_files files = {.file = (char *)path, .images = (char *)"", .labels = (char *)"", .features = (char *)""};
+    struct job_data_files files = {
+        .file = (char *)path, .images = (char *)"", .labels = (char *)"", .features = (char *)""};
     snprintf(setting, sizeof setting, "data.kind=%s", kind);
     struct job_source source = {.sets = sets, .sets_count = 1, .need = JOB_NEED_NOTHING};
     int status = job_load(&job, &source, err);

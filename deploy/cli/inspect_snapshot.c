@@ -29,12 +29,14 @@ int inspect_manifest(const char *path, struct errbuf *err)
     int status = load_manifest(path, &manifest, err);
     if (status != 0)
         return status;
-    printf("snapshot: step %" PRIu64 " of %" PRIu64 ", %" PRIu64 " updates applied, written by %d workers, %d servers%s\n",
+    printf("snapshot: step %" PRIu64 " of %" PRIu64 ", %" PRIu64
+           " updates applied, written by %d workers, %d servers%s\n",
            manifest.step, manifest.total_steps, manifest.applied, manifest.workers, manifest.servers,
            manifest.best ? ", the best one" : "");
     for (int i = 0; i < manifest.files_count; i++) {
         const struct manifest_file *file = &manifest.files[i];
-        printf("  %s of server %u, %" PRIu64 " bytes, sha256 %s\n", file->name, file->owner, file->bytes, file->sha256);
+        printf("  %s of server %u, %" PRIu64 " bytes, sha256 %s\n", file->name, file->owner, file->bytes,
+               file->sha256);
     }
     manifest_close(&manifest);
     return 0;

@@ -42,10 +42,10 @@ struct launcher {
     int count, alive;
     int signal_fd, job_fd;
     char address[ADDRESS_BYTES];
-    int stop;             /* the signal that stops the run */
-    int failed;           /* a child ended as it should not */
-    int killed;           /* SIGKILL was sent */
-    int coordinator_code; /* -1: still there */
+    int stop;                            /* the signal that stops the run */
+    int failed;                          /* a child ended as it should not */
+    int killed;                          /* SIGKILL was sent */
+    int coordinator_code;                /* -1: still there */
     int64_t terminate_at_ns, kill_at_ns; /* 0: never */
 };
 
@@ -80,8 +80,8 @@ static void kill_all(struct launcher *launcher)
     for (int i = 0; i < launcher->count && !launcher->killed; i++) {
         const struct child *child = &launcher->children[i];
         if (child->pid > 0)
-            log_error(&launcher->log, "%s rank=%d pid=%d has not ended in time, killing it", child->role, child->rank,
-                      (int)child->pid);
+            log_error(&launcher->log, "%s rank=%d pid=%d has not ended in time, killing it", child->role,
+                      child->rank, (int)child->pid);
     }
     launcher->killed = 1;
     launcher->kill_at_ns = 0;
@@ -340,8 +340,9 @@ static int wait_address(struct launcher *launcher, int fd, struct errbuf *err)
         }
     }
     launcher->address[0] = '\0';
-    return launcher->stop || launcher->alive == 0 ? STATUS_CLOSED
-                                                  : errbuf_set(err, STATUS_TIMEOUT, "the coordinator does not start");
+    return launcher->stop || launcher->alive == 0
+               ? STATUS_CLOSED
+               : errbuf_set(err, STATUS_TIMEOUT, "the coordinator does not start");
 }
 
 static int start_all(struct launcher *launcher, struct errbuf *err)
@@ -369,13 +370,17 @@ static int exit_code(const struct launcher *launcher)
 
 int launcher_run(const struct run_plan *plan)
 {
-    struct launcher launcher = {.plan = plan, .count = 1 + plan->servers + plan->workers, .signal_fd = -1,
-                                .job_fd = -1, .coordinator_code = -1};
+    struct launcher launcher = {.plan = plan,
+                                .count = 1 + plan->servers + plan->workers,
+                                .signal_fd = -1,
+                                .job_fd = -1,
+                                .coordinator_code = -1};
     struct errbuf err;
     errbuf_init(&err);
     log_init(&launcher.log, "shoal");
     launcher.children = calloc((size_t)launcher.count, sizeof *launcher.children);
-    int status = launcher.children ? open_signals(&launcher, &err) : errbuf_set(&err, STATUS_NOMEM, "out of memory");
+    int status =
+        launcher.children ? open_signals(&launcher, &err) : errbuf_set(&err, STATUS_NOMEM, "out of memory");
     if (status == 0)
         status = open_job(&launcher, &err);
     if (status == 0)

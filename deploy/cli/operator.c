@@ -56,8 +56,11 @@ static int ask(struct question *question, Shoal__Envelope *envelope)
                                question->err);
     if (status != 0)
         return status;
-    struct net_call call = {.envelope = envelope, .deadline_ms = to->deadline_ms, .resend_ms = RESEND_MS,
-                            .reply = on_reply, .context = question};
+    struct net_call call = {.envelope = envelope,
+                            .deadline_ms = to->deadline_ms,
+                            .resend_ms = RESEND_MS,
+                            .reply = on_reply,
+                            .context = question};
     if (net_request(question->link, &call) == 0)
         return errbuf_set(question->err, STATUS_NOMEM, "out of memory");
     while (!question->done)
@@ -65,7 +68,8 @@ static int ask(struct question *question, Shoal__Envelope *envelope)
     return question->status;
 }
 
-int operator_ask(const struct operator_link *link, Shoal__Envelope *envelope, struct message *reply, struct errbuf *err)
+int operator_ask(const struct operator_link *link, Shoal__Envelope *envelope, struct message *reply,
+                 struct errbuf *err)
 {
     struct question question = {.to = link, .reply = reply, .err = err};
     struct log log;

@@ -39,8 +39,11 @@ static int load(struct run_plan *plan, const char *path, const struct run_option
     struct job_override overrides[2];
     int count = 0;
     const char *servers = options->servers;
-    struct job_source source = {.path = path, .environment = environ, .sets = options->sets.items,
-                                .sets_count = options->sets.count, .overrides = overrides,
+    struct job_source source = {.path = path,
+                                .environment = environ,
+                                .sets = options->sets.items,
+                                .sets_count = options->sets.count,
+                                .overrides = overrides,
                                 .need = JOB_NEED_TRAINING};
     char workers_text[24];
     if (options->workers)
@@ -62,7 +65,8 @@ static int load(struct run_plan *plan, const char *path, const struct run_option
     return job_load(&plan->job, &source, err);
 }
 
-static int take_paths(struct run_plan *plan, const char *path, const struct run_options *options, struct errbuf *err)
+static int take_paths(struct run_plan *plan, const char *path, const struct run_options *options,
+                      struct errbuf *err)
 {
     plan->job_dir = folder_of(path);
     plan->init = absolute(options->init);
@@ -120,7 +124,7 @@ int run_plan_make(struct run_plan *plan, const char *path, const struct run_opti
     plan->workers = (int)job->cluster.workers;
     plan->servers = (int)job->cluster.servers;
     int shared = pool_available_cores() / plan->workers;
-    plan->worker_threads = options->threads > 0       ? options->threads
+    plan->worker_threads = options->threads > 0        ? options->threads
                            : job->parallel.threads > 0 ? (int)job->parallel.threads
                            : shared > 1                ? shared
                                                        : 1;

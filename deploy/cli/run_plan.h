@@ -18,7 +18,7 @@ struct run_options {
 
 struct run_plan {
     struct job *job;
-    char *job_dir;                                               /* of the job file */
+    char *job_dir;                                                      /* of the job file */
     char *init, *export_path, *metrics, *trace, *resume, *data, *state; /* absolute, or "" */
     int workers, servers;
     int worker_threads, server_threads;

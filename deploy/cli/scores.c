@@ -16,7 +16,8 @@ static int by_score(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* Twice the Mann-Whitney U over sorted rows: a positive counts 2 for every negative below, 1 for every one it ties. */
+/* Twice the Mann-Whitney U over sorted rows: a positive counts 2 for every negative below, 1 for every one it ties.
+ */
 static double twice_u(const struct scored *rows, int64_t count)
 {
     double total = 0, negatives_below = 0;

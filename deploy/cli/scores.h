@@ -16,8 +16,8 @@ struct scores_confusion {
     int truth, predicted;
     int64_t count;
 };
-/* counts (classes, classes), row: truth. The up to `most` largest off the diagonal that are not 0, largest first, ties
- * by truth, then predicted. Returns how many. */
+/* counts (classes, classes), row: truth. The up to `most` largest off the diagonal that are not 0, largest first,
+ * ties by truth, then predicted. Returns how many. */
 int scores_worst(const int64_t *counts, int classes, struct scores_confusion *worst, int most);
 
 #endif

@@ -15,7 +15,8 @@
 
 static int find_loss(const char *model_json, enum job_loss *loss)
 {
-    static const char *const names[] = {"softmax_cross_entropy", "binary_cross_entropy", "mse", "half_squared_error"};
+    static const char *const names[] = {"softmax_cross_entropy", "binary_cross_entropy", "mse",
+                                        "half_squared_error"};
     json_t *root = json_loads(model_json, 0, NULL);
     const char *word = json_string_value(json_object_get(root, "loss"));
     int found = 0;
@@ -118,7 +119,8 @@ static int open_data(struct scoring *scoring, const struct scoring_args *args, s
     return status;
 }
 
-int scoring_open(struct scoring *scoring, const char *model_path, const struct scoring_args *args, struct errbuf *err)
+int scoring_open(struct scoring *scoring, const char *model_path, const struct scoring_args *args,
+                 struct errbuf *err)
 {
     memset(scoring, 0, sizeof *scoring);
     account_init(&scoring->account);
@@ -144,8 +146,8 @@ int scoring_block(struct scoring *scoring, int64_t first, struct errbuf *err)
     for (int64_t i = 0; i < scoring->rows; i++)
         scoring->indices[i] = first + i;
     dataset_read(scoring->data, scoring->indices, scoring->rows, scoring->x, scoring->labels, scoring->targets);
-    struct model_batch batch = {.x = scoring->x, .labels = scoring->labels, .targets = scoring->targets,
-                                .rows = scoring->rows, .step = 1};
+    struct model_batch batch = {
+        .x = scoring->x, .labels = scoring->labels, .targets = scoring->targets, .rows = scoring->rows, .step = 1};
     const struct param_layer *layers = model_params(scoring->model)->layers;
     for (int layer = 0; layer < model_layers(scoring->model) && status == 0; layer++)
         status = model_forward(scoring->model, layer, scoring->w + layers[layer].offset, &batch, NULL, err);

@@ -68,21 +68,24 @@ static const char *kind_of(const char *path)
     const char *name = slash ? slash + 1 : path;
     if (ends_in(name, ".csv") || ends_in(name, ".csv.gz"))
         return "csv";
-    if (ends_in(name, ".svm") || ends_in(name, ".libsvm") || ends_in(name, ".svm.gz") || ends_in(name, ".libsvm.gz"))
+    if (ends_in(name, ".svm") || ends_in(name, ".libsvm") || ends_in(name, ".svm.gz") ||
+        ends_in(name, ".libsvm.gz"))
         return "libsvm";
     if (ends_in(name, ".npy"))
         return "npy";
     return strstr(name, "idx") || strstr(name, "ubyte") ? "idx" : NULL;
 }
 
-static int add_file(struct scoring_sets *sets, const char *path, int is_second, const char **kind, struct errbuf *err)
+static int add_file(struct scoring_sets *sets, const char *path, int is_second, const char **kind,
+                    struct errbuf *err)
 {
     const char *guessed = kind_of(path);
     const char *slash = strrchr(path, '/');
     if (!guessed)
-        return errbuf_set(err, STATUS_INVALID,
-                          "--data %.200s: the kind cannot be told from the name; say kind=csv,file=%.200s (or libsvm, npy, idx)",
-                          path, path);
+        return errbuf_set(
+            err, STATUS_INVALID,
+            "--data %.200s: the kind cannot be told from the name; say kind=csv,file=%.200s (or libsvm, npy, idx)",
+            path, path);
     if (*kind && strcmp(*kind, guessed) != 0)
         return errbuf_set(err, STATUS_INVALID, "--data: %s and %s files do not go together", *kind, guessed);
     *kind = guessed;

@@ -105,7 +105,7 @@ static void expect_end(struct fixture *fixture, int code, int deadline_ms)
     struct session *process = &fixture->process;
     int found = session_wait(process, deadline_ms);
     if (found != code)
-        fail_msg("exit code %d, not %d\n%s%s", found, code, process->text[SESSION_OUT], process->text[SESSION_ERR]);
+        fail_msg("exit code %d, not %d: %s", found, code, process->text[SESSION_ERR]);
     if (!session_wait_gone(process, 2000))
         fail_msg("something is left running");
 }
@@ -121,7 +121,8 @@ static void file_sha256(const char *path, char hex[65])
     assert_int_equal(sha256_of_file(path, hex), 0);
 }
 
-/* --- a run to its end ------------------------------------------------------------------------------------------- */
+/* --- a run to its end -------------------------------------------------------------------------------------------
+ */
 
 static void expect_metrics(const char *path, int steps, const char *sha256)
 {
@@ -153,7 +154,8 @@ static void processes_and_threads_export_the_same_bytes(void **state)
 {
     struct fixture *fixture = *state;
     char processes[65], threads[65];
-    start(fixture, SHOAL " run job.yaml --workers 2 --servers 2 --export a.safetensors --metrics m.jsonl --trace t.json");
+    start(fixture,
+          SHOAL " run job.yaml --workers 2 --servers 2 --export a.safetensors --metrics m.jsonl --trace t.json");
     expect_end(fixture, 0, TRAIN_MS);
     file_sha256("a.safetensors", processes);
     expect_said(fixture, SESSION_OUT, processes);
@@ -187,7 +189,8 @@ static void an_exported_model_predicts_evaluates_and_is_inspected(void **state)
     expect_said(fixture, SESSION_OUT, "csv: ");
 }
 
-/* --- bad usage ------------------------------------------------------------------------------------------------------ */
+/* --- bad usage
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void bad_usage_ends_with_2_and_one_line(void **state)
 {
@@ -228,7 +231,8 @@ static void print_config_says_where_values_are_from(void **state)
     expect_said(fixture, SESSION_OUT, "job.yaml:3");
 }
 
-/* --- stops and deaths ---------------------------------------------------------------------------------------------- */
+/* --- stops and deaths
+ * ---------------------------------------------------------------------------------------------- */
 
 static void start_endless(struct fixture *fixture, const char *more)
 {
@@ -252,7 +256,8 @@ static void a_signal_ends_everything_in_order(void **state)
     }
 }
 
-static void kill_one(struct fixture *fixture, const char *program, const char *word, const char *value, const char *who)
+static void kill_one(struct fixture *fixture, const char *program, const char *word, const char *value,
+                     const char *who)
 {
     start_endless(fixture, "");
     pid_t pid = session_find(&fixture->process, program, word, value);
