@@ -201,16 +201,17 @@ static void print_rows(const struct loader_rows *rows, const char *kind)
     spread_print(&labels);
 }
 
-int inspect_rows(const char *path, const char *kind, struct errbuf *err)
+static int inspect_rows_after(const char *path, const char *kind, int header_lines, struct errbuf *err)
 {
-    char setting[32];
-    const char *sets[] = {setting};
+    char kind_set[32], header_set[40];
+    const char *sets[] = {kind_set, header_set};
     struct job *job = NULL;
     struct loader_rows rows = {0};
     struct job_data_files files = {
         .file = (char *)path, .images = (char *)"", .labels = (char *)"", .features = (char *)""};
-    snprintf(setting, sizeof setting, "data.kind=%s", kind);
-    struct job_source source = {.sets = sets, .sets_count = 1, .need = JOB_NEED_NOTHING};
+    snprintf(kind_set, sizeof kind_set, "data.kind=%s", kind);
+    snprintf(header_set, sizeof header_set, "data.header_lines=%d", header_lines);
+    struct job_source source = {.sets = sets, .sets_count = header_lines ? 2 : 1, .need = JOB_NEED_NOTHING};
     int status = job_load(&job, &source, err);
     if (status != 0)
         return status;
@@ -221,4 +222,14 @@ int inspect_rows(const char *path, const char *kind, struct errbuf *err)
     loader_rows_close(&rows);
     job_destroy(job);
     return status;
+}
+
+int inspect_rows(const char *path, const char *kind, struct errbuf *err)
+{
+    int status = inspect_rows_after(path, kind, 0, err);
+    if (status == 0 || kind[0] != 'c')
+        return status;
+    struct errbuf unheard; /* the first reason is the one to tell */
+    errbuf_init(&unheard);
+    return inspect_rows_after(path, kind, 1, &unheard) == 0 ? 0 : status;
 }
