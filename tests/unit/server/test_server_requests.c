@@ -90,6 +90,7 @@ static void make_job(struct rig *rig)
         .ops = {push_added, on_complete, NULL, pull_applied, on_finished, server}};
     assert_int_equal(optimizer_of_job(job->job, &options.optimizer, &options.params, &job->optimizer_handle, NULL), 0);
     assert_int_equal(shard_create(&job->shard, &options, NULL), 0);
+    job->early_tail = &job->early;
     server->current = job;
 }
 
@@ -243,7 +244,7 @@ static void a_push_that_names_other_keys_is_refused(void **state)
         {{.type = SHOAL__TYPE__PUSH, .clock = 1, .count = 2, .keys = {5, 4}, .floats = 12}, STATUS_INVALID, "out of order"},
         {{.type = SHOAL__TYPE__PUSH, .clock = 1, .count = 2, .keys = {4, 4}, .floats = 10}, STATUS_INVALID, "out of order"},
         {{.type = SHOAL__TYPE__PUSH, .clock = 1, .begin = 3, .end = 4, .floats = 10}, STATUS_UNKNOWN, "frozen"},
-        {{.type = SHOAL__TYPE__PUSH, .clock = 2, .begin = 4, .end = 5, .floats = 5}, STATUS_RANGE, "clock 2 pushed, 1 is next"},
+        {{.type = SHOAL__TYPE__PUSH, .clock = 3, .begin = 4, .end = 5, .floats = 5}, STATUS_RANGE, "clock 3 pushed, 1 is next"},
         {{.type = SHOAL__TYPE__PUSH, .clock = 1, .begin = 4, .end = 5, .floats = 5, .dtype = SHOAL__DTYPE__BF16},
          STATUS_INVALID, "dtype"},
         {{.type = SHOAL__TYPE__PULL, .begin = 0, .end = 1}, STATUS_UNKNOWN, "held by server 1"},
@@ -286,18 +287,21 @@ static void a_stranger_is_refused(void **state)
     assert_true(ask.values[4] == 10);
 }
 
-static void a_push_before_the_first_values_is_refused(void **state)
+static void a_push_before_the_first_values_waits(void **state)
 {
     struct rig *rig = *state;
-    static struct ask ask;
-    struct question q = {.type = SHOAL__TYPE__PUSH, .clock = 1, .begin = 4, .end = 5, .floats = 5};
-    assert_int_equal(answer(rig, &q, &ask), STATUS_INVALID);
-    assert_int_equal(answer(rig, &init_all[1], &ask), 0);
-    assert_int_equal(answer(rig, &q, &ask), STATUS_INVALID); /* some are still missing */
-    assert_int_equal(answer(rig, &init_all[0], &ask), 0);
-    send_question(rig, &q, &ask);
+    static struct ask asks[RANKS];
+    for (int rank = 0; rank < RANKS; rank++)
+        send_question(rig, &(struct question){.type = SHOAL__TYPE__PUSH, .rank = rank, .clock = 1, .begin = 4, .end = 5,
+                                              .floats = 5}, &asks[rank]);
     barrier(rig);
-    assert_int_equal(ask.done, 0); /* held: it is not its turn, or not the last */
+    for (int rank = 0; rank < RANKS; rank++)
+        assert_int_equal(asks[rank].done, 0);
+    give_values(rig);
+    while (!asks[0].done || !asks[1].done || !asks[2].done)
+        uv_run(&rig->server.loop, UV_RUN_ONCE);
+    for (int rank = 0; rank < RANKS; rank++)
+        assert_int_equal(asks[rank].status, 0);
 }
 
 static void a_push_is_taken_whole_or_not_at_all(void **state)
@@ -424,7 +428,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         RIG_TEST(a_push_that_names_other_keys_is_refused),
         RIG_TEST(a_stranger_is_refused),
-        RIG_TEST(a_push_before_the_first_values_is_refused),
+        RIG_TEST(a_push_before_the_first_values_waits),
         RIG_TEST(a_push_is_taken_whole_or_not_at_all),
         RIG_TEST(a_repeated_pull_waits_once),
         RIG_TEST(a_fetch_reads_its_own_snapshots_only),
