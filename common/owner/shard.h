@@ -106,7 +106,7 @@ uint64_t shard_clock(const struct shard *shard, int range);
  * and while the next ones are made: `applied` says when they are there. */
 struct buf *shard_share(const struct shard *shard, int range);
 
-/* Norms of the complete step, runs in this shard's range order; arrays of `shard_runs` entries, borrowed until the next
+/* Norms of the complete step (0 in eager mode, which does not measure them), runs in this shard's range order; arrays of `shard_runs` entries, borrowed until the next
  * step. */
 int64_t shard_runs(const struct shard *shard);
 void shard_norms(const struct shard *shard, const double **squares, const uint8_t **finite, double *weight);

@@ -143,6 +143,7 @@ static void apply_eagerly(struct shard_range *range, int r)
     if (options->eager && options->hold_values && range->finite[r] == 1) {
         begin_eager(range);
         update_run(range, r);
+        range->squares[r] = 0; /* as in one pass: a norm must not depend on arrival */
     }
 }
 
@@ -153,11 +154,28 @@ static void finish_run(struct shard_range *range, int r)
     apply_eagerly(range, r);
 }
 
+/* The same with every contribution of a run here, eager: sum and update in one pass; nobody asks for the norm. */
+static void take_all_eagerly(struct shard_range *range, int r, const float *const *sources)
+{
+    int ranks = range->shard->options.map->ranks;
+    struct run_view view;
+    begin_eager(range);
+    view_run(range, r, &view);
+    int finite = owner_apply_sum(&view.rule, view.w, view.slots, sources, ranks, view.count);
+    range->finite[r] = finite ? 1 : find_loud(range, r, sources, 0, ranks);
+    range->squares[r] = 0;
+    range->runs_left--;
+}
+
 /* Every contribution of a run is here at its first turn: one pass for the sum and its norm. */
 static void take_all(struct shard_range *range, int r, const float *const *sources)
 {
     int ranks = range->shard->options.map->ranks;
     int finite = 1;
+    if (range->shard->options.eager && range->updates) {
+        take_all_eagerly(range, r, sources);
+        return;
+    }
     float *sums = (float *)range->sums->data + (range->runs[r].begin - range->range->begin);
     range->squares[r] = owner_sum(sums, sources, ranks, range->runs[r].end - range->runs[r].begin, &finite);
     range->finite[r] = finite ? 1 : find_loud(range, r, sources, 0, ranks);

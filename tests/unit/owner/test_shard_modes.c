@@ -109,7 +109,7 @@ static void eager_values_can_be_pulled_until_every_rank_has_pushed(void **state)
     shard_world_close(&world);
 }
 
-static void norms_of_eager_steps_do_not_depend_on_arrival(void **state)
+static void eager_steps_claim_no_norm(void **state)
 {
     (void)state;
     struct shard_world world;
@@ -291,7 +291,7 @@ int main(void)
         cmocka_unit_test(robust_means_leave_an_empty_share_out),
         cmocka_unit_test(eager_updates_wait_for_the_verdict_of_the_step_before),
         cmocka_unit_test(eager_values_can_be_pulled_until_every_rank_has_pushed),
-        cmocka_unit_test(norms_of_eager_steps_do_not_depend_on_arrival),
+        cmocka_unit_test(eager_steps_claim_no_norm),
         cmocka_unit_test(sums_without_values_stay_until_every_rank_pushes_again),
         cmocka_unit_test(the_books_are_the_formulas),
         cmocka_unit_test(no_memory_for_the_optimizer_is_told),
