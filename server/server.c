@@ -46,7 +46,7 @@ static void on_end(struct server *server, const Shoal__Envelope *e)
     if (e->status != 0) {
         log_error(&server->log, "job ended status=%d reason=\"%s\"", e->status, e->text);
     }
-    if (server->options->once || server->host->stop) {
+    if (server->options->once || server->host->stop || e->closing) {
         server->status = e->status == 0 ? 0 : e->status == STATUS_STOPPED ? STATUS_STOPPED : STATUS_ABORTED;
         errbuf_set(&server->why, server->status, "%s", e->text);
         leave(server, 0, NULL);

@@ -183,6 +183,7 @@ struct coordinator_core {
     uint64_t sequence;
     struct core_job job;
     int stopping;
+    int closing;     /* stopping because an operator ends the whole cluster */
     int64_t stop_ns; /* leave by then */
     int ended;       /* ops.ended was called for the current END */
     int end_status;

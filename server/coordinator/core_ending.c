@@ -185,6 +185,7 @@ void core_ending_end(struct coordinator_core *core, int status, const char *form
     envelope.clock = core->job.last_step;
     envelope.status = status;
     envelope.text = core->end_text;
+    envelope.closing = core->closing;
     core_events_push(core, AUDIENCE_ALL, -1, &envelope, NULL);
     remove_left(core);
 }

@@ -80,5 +80,6 @@ void core_operators_stop(struct coordinator_core *core, struct message *message,
 {
     (void)message;
     core_answer(core, back, 0, "%s", "");
+    core->closing = !core->stopping;
     coordinator_core_stop(core, core->now_ns);
 }

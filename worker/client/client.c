@@ -67,6 +67,7 @@ static void on_event(void *context, struct message *event)
     if (e->type == SHOAL__TYPE__END && e->status != 0) {
         client_fail_locked(client, e->status == STATUS_STOPPED ? STATUS_STOPPED : STATUS_ABORTED, e->text);
     }
+    client->lost |= e->type == SHOAL__TYPE__END && e->closing; /* no other job will come */
     *client->events_tail = kept;
     client->events_tail = &kept->next;
     pthread_cond_broadcast(&client->changed);
@@ -75,7 +76,11 @@ static void on_event(void *context, struct message *event)
 
 static void on_lost(void *context, int status, const char *text)
 {
-    client_fail(context, status, text);
+    struct client *client = context;
+    pthread_mutex_lock(&client->lock);
+    client->lost = 1;
+    client_fail_locked(client, status, text);
+    pthread_mutex_unlock(&client->lock);
 }
 
 static void on_reply(void *context, int status, struct message *reply)
@@ -344,6 +349,9 @@ void client_ask_stop(struct client *client)
 int client_next_event(struct client *client, int idle, struct message *out, struct errbuf *err)
 {
     pthread_mutex_lock(&client->lock);
+    if (idle && !client->lost) {
+        client->status = 0; /* that was the last job's */
+    }
     while (!client->events && client->status == 0 && !client->loop_over && !(idle && client->options.host->stop)) {
         pthread_cond_wait(&client->changed, &client->lock);
     }

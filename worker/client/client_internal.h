@@ -70,6 +70,7 @@ struct client {
     struct client_bytes bytes;
     int status;         /* of the job: 0 while it goes well */
     struct errbuf why;
+    int lost;           /* the coordinator is gone for good, or ends the cluster: no job will come */
     int joined, rank, closing, stop_asked, loop_over, woken;
     int leave_status;
     char leave_text[256];
