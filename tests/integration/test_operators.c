@@ -48,6 +48,17 @@ static void submit(struct cluster *cluster, const char *more, int code, const ch
     operate(cluster, command, code, text);
 }
 
+/* Everybody leaves, not only the coordinator. */
+static void stop(struct cluster *cluster, int servers, int workers)
+{
+    operate(cluster, "stop", 0, "");
+    process_expect(&cluster->coordinator, 128 + SIGTERM, 10);
+    for (int i = 0; i < servers; i++)
+        process_expect(&cluster->server[i], 128 + SIGTERM, 10);
+    for (int i = 0; i < workers; i++)
+        process_expect(&cluster->worker[i], 128 + SIGTERM, 10);
+}
+
 static void a_waiting_cluster_takes_two_jobs_one_after_another_and_stops_in_order(void **state)
 {
     (void)state;
@@ -73,13 +84,7 @@ static void a_waiting_cluster_takes_two_jobs_one_after_another_and_stops_in_orde
         cluster_sha256(path[job], sha256[job]);
     }
     assert_string_equal(sha256[0], sha256[1]);
-    operate(&cluster, "stop", 0, "");
-    process_wait(&cluster.coordinator, 10);
-    for (int i = 0; i < 2; i++) {
-        process_wait(&cluster.server[i], 10);
-        process_wait(&cluster.worker[i], 10);
-    }
-    assert_int_equal(cluster.coordinator.code, 128 + SIGTERM);
+    stop(&cluster, 2, 2);
     cluster_close(&cluster);
 }
 
@@ -96,11 +101,7 @@ static void a_busy_cluster_refuses_a_second_job_and_stop_ends_the_first_with_a_s
     cluster_until_step(&cluster, 3);
     submit(&cluster, more, 1, "s1"); /* which job it is busy with */
     operate(&cluster, "status", 0, "phase running");
-    operate(&cluster, "stop", 0, "");
-    process_expect(&cluster.coordinator, 128 + SIGTERM, 10);
-    process_wait(&cluster.server[0], 10);
-    process_wait(&cluster.worker[0], 10);
-    process_wait(&cluster.worker[1], 10);
+    stop(&cluster, 1, 2);
     const char *said = strstr(cluster.coordinator.said, " snapshot step=");
     assert_non_null(said);
     snprintf(path, sizeof path, "%s/snapshots/step-%08d/manifest.json", cluster.folder, atoi(said + 15));
@@ -129,8 +130,7 @@ static void a_cluster_goes_on_after_a_job_that_failed(void **state)
     process_until(&cluster.coordinator, "step 5/5");
     until_idle(&cluster);
     cluster_expect_s1(&cluster, 1);
-    operate(&cluster, "stop", 0, "");
-    process_wait(&cluster.coordinator, 10);
+    stop(&cluster, 1, 2);
     cluster_close(&cluster);
 }
 
