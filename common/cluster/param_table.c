@@ -9,6 +9,15 @@
 
 static const int64_t tensor_count_max = INT64_C(1) << 40;
 
+/* FNV-1a, 64 bits. */
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
+{
+    const unsigned char *byte = data;
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ byte[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
 void param_table_init(struct param_table *table)
 {
     memset(table, 0, sizeof *table);
@@ -20,6 +29,7 @@ void param_table_close(struct param_table *table)
         free(table->tensors[i].name);
     free(table->tensors);
     free(table->layers);
+    free(table->by_name);
     param_table_init(table);
 }
 
@@ -64,6 +74,41 @@ static int shape_count(const char *name, int dims, const int64_t *shape, int64_t
     return STATUS_OK;
 }
 
+/* Where name is in by_name, or the free place for it. */
+static int place_of(const struct param_table *table, const char *name)
+{
+    unsigned mask = (unsigned)table->by_name_room - 1;
+    unsigned at = (unsigned)hash_bytes(UINT64_C(0xcbf29ce484222325), name, strlen(name)) & mask;
+    while (table->by_name[at] >= 0 && strcmp(table->tensors[table->by_name[at]].name, name) != 0)
+        at = (at + 1) & mask;
+    return (int)at;
+}
+
+int param_table_find(const struct param_table *table, const char *name)
+{
+    int index = table->by_name_room > 0 ? table->by_name[place_of(table, name)] : -1;
+    return index >= 0 ? index : STATUS_UNKNOWN;
+}
+
+/* Room for one more name, at most half full. */
+static int grow_names(struct param_table *table)
+{
+    if (2 * (table->tensor_count + 1) <= table->by_name_room)
+        return STATUS_OK;
+    int room = table->by_name_room > 0 ? 2 * table->by_name_room : 16;
+    int *by_name = malloc((size_t)room * sizeof *by_name);
+    if (!by_name)
+        return STATUS_NOMEM;
+    free(table->by_name);
+    table->by_name = by_name;
+    table->by_name_room = room;
+    for (int i = 0; i < room; i++)
+        by_name[i] = -1;
+    for (int i = 0; i < table->tensor_count; i++)
+        by_name[place_of(table, table->tensors[i].name)] = i;
+    return STATUS_OK;
+}
+
 int param_table_add(struct param_table *table, const char *name, int dims, const int64_t *shape, struct errbuf *err)
 {
     if (table->layer_count == 0)
@@ -79,9 +124,10 @@ int param_table_add(struct param_table *table, const char *name, int dims, const
     if (status != STATUS_OK)
         return status;
     struct param_tensor *tensors = grow(table->tensors, table->tensor_count, sizeof *tensors);
-    if (!tensors)
+    if (tensors)
+        table->tensors = tensors;
+    if (!tensors || grow_names(table) != STATUS_OK)
         return errbuf_set(err, STATUS_NOMEM, "tensor %s: out of memory", name);
-    table->tensors = tensors;
     struct param_layer *layer = &table->layers[table->layer_count - 1];
     struct param_tensor *tensor = &tensors[table->tensor_count];
     *tensor = (struct param_tensor){.name = strdup(name),
@@ -93,18 +139,11 @@ int param_table_add(struct param_table *table, const char *name, int dims, const
         return errbuf_set(err, STATUS_NOMEM, "tensor %s: out of memory", name);
     if (dims > 0)
         memcpy(tensor->shape, shape, (size_t)dims * sizeof *shape);
+    table->by_name[place_of(table, name)] = table->tensor_count;
     layer->tensor_count++;
     layer->count += count;
     table->count += count;
     return table->tensor_count++;
-}
-
-int param_table_find(const struct param_table *table, const char *name)
-{
-    for (int i = 0; i < table->tensor_count; i++)
-        if (strcmp(table->tensors[i].name, name) == 0)
-            return i;
-    return STATUS_UNKNOWN;
 }
 
 enum mark { MARK_FROZEN, MARK_NO_DECAY };
@@ -176,15 +215,6 @@ int param_table_copy(struct param_table *to, const struct param_table *from)
     if (status != STATUS_OK)
         param_table_close(to);
     return status;
-}
-
-/* FNV-1a, 64 bits. */
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
-{
-    const unsigned char *byte = data;
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ byte[i]) * UINT64_C(0x100000001b3);
-    return hash;
 }
 
 /* Little-endian whatever the host, so that unlike machines agree. */

@@ -34,6 +34,8 @@ struct param_table {
     struct param_layer *layers;
     int tensor_count, layer_count;
     int64_t count; /* N, frozen tensors included */
+    int *by_name;  /* hash table of tensor indices, -1: free; by_name_room is a power of two */
+    int by_name_room;
 };
 
 void param_table_init(struct param_table *table);
