@@ -17,11 +17,16 @@ static const struct dispatch_row rows[] = {
     {SHOAL__TYPE__FETCH, handle_fetch, 0},
 };
 
+static int is_running(const struct server *server, const Shoal__Envelope *e)
+{
+    return server->current && server->current->shard && e->job == net_self(server->net)->job;
+}
+
 /* NULL when the sender is a worker of the running job, else why not. */
 static const char *stranger(const struct server *server, const Shoal__Envelope *e)
 {
     const struct server_job *job = server->current;
-    if (!job || !job->shard || e->job != net_self(server->net)->job) {
+    if (!is_running(server, e)) {
         return "no such job runs here";
     }
     if (e->rank < 0 || e->rank >= job->map.ranks || job->incarnations[e->rank] != e->incarnation) {
@@ -39,7 +44,8 @@ void server_dispatch(void *context, struct net_router *router, struct message *r
         }
         const char *why = rows[i].from_worker ? stranger(server, request->envelope) : NULL;
         if (why) {
-            net_reply_status(router, back, STATUS_DENIED, why);
+            /* A job that has ended here is about to end at its worker too: aborted, not refused. */
+            net_reply_status(router, back, is_running(server, request->envelope) ? STATUS_DENIED : STATUS_ABORTED, why);
         } else {
             rows[i].handle(server, request, back);
         }

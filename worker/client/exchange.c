@@ -301,7 +301,7 @@ static void on_welcome(void *context, int status, struct message *reply)
 {
     struct client_server *server = context;
     struct client *client = server->client;
-    if (status == STATUS_CLOSED) {
+    if (status == STATUS_CLOSED || status == STATUS_ABORTED) { /* aborted: END comes from the coordinator */
         return;
     }
     if (status != 0) {
