@@ -59,6 +59,7 @@ struct cluster {
     char *said;
     size_t said_bytes, looked;
     int stopped;
+    struct embedded_submit submit;
 };
 
 /* --- folders ------------------------------------------------------------------------------------------------- */
@@ -243,15 +244,17 @@ static char watch(struct cluster *cluster, int64_t until_ns)
 /* The first job of a cluster that stays is over when its summary was said and it is idle again: submitting asks. */
 static void more_jobs(struct cluster *cluster, int64_t until_ns)
 {
-    struct embedded_submit submit = {.zmq = cluster->zmq, .cluster = address, .job = cluster->job,
-                                     .directory = cluster->order->folder, .export_path = cluster->export_path,
-                                     .metrics_path = cluster->metrics, .until_ns = until_ns};
-    for (int job = 1; job < cluster->order->jobs; job++) {
-        int status = embedded_submit_job(&submit);
-        if (status != 0)
-            fprintf(stderr, "submit: status %d %s\n", status, submit.text);
-    }
-    embedded_submit_wait(&submit);
+    struct embedded_submit *submit = &cluster->submit;
+    *submit = (struct embedded_submit){.zmq = cluster->zmq, .cluster = address, .job = cluster->job,
+                                       .directory = cluster->order->folder, .export_path = cluster->export_path,
+                                       .metrics_path = cluster->metrics, .until_ns = until_ns};
+    int status = embedded_submit_open(submit);
+    for (int job = 1; status == 0 && job < cluster->order->jobs; job++)
+        status = embedded_submit_job(submit);
+    if (status == 0)
+        status = embedded_submit_wait(submit);
+    if (status != 0)
+        fprintf(stderr, "submit: status %d %s\n", status, submit->text);
     stop_roles(cluster, 1);
 }
 
@@ -285,6 +288,7 @@ static void run_roles(struct cluster *cluster)
     }
     for (int i = 0; i < cluster->roles_count; i++)
         pthread_join(cluster->roles[i].thread, NULL);
+    embedded_submit_close(&cluster->submit);
     if (late) {
         fprintf(stderr, "not over within %g s; output:\n%s\n", limit, cluster->said);
         cluster->roles[0].status = STATUS_TIMEOUT;

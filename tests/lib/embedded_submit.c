@@ -3,11 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <uv.h>
 
 #include "base/clock.h"
 #include "base/errbuf.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "config/job.h"
 #include "net/net.h"
@@ -32,33 +30,41 @@ static void on_answer(void *context, int status, struct message *reply)
     uv_stop(answer->loop);
 }
 
-/* One request, one reply, on a loop of its own. */
+int embedded_submit_open(struct embedded_submit *submit)
+{
+    log_init(&submit->log, "shoal");
+    uv_loop_init(&submit->loop);
+    submit->net = net_create(&submit->loop, submit->zmq, &submit->log, 1 << 20);
+    if (submit->net == NULL)
+        return STATUS_NOMEM;
+    net_self(submit->net)->role = SHOAL__ROLE__OPERATOR;
+    net_self(submit->net)->rank = -1;
+    net_self(submit->net)->incarnation = (uint64_t)clock_now_ns();
+    return net_link_open(&submit->link, submit->net, submit->cluster, NULL, NULL, NULL, NULL);
+}
+
+void embedded_submit_close(struct embedded_submit *submit)
+{
+    if (submit->net == NULL)
+        return;
+    net_link_close(submit->link);
+    net_destroy(submit->net, 0);
+    uv_run(&submit->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&submit->loop);
+    submit->net = NULL;
+}
+
+/* One request, one reply. */
 static int ask(struct embedded_submit *submit, Shoal__Envelope *envelope, struct answer *answer)
 {
-    struct log log;
-    struct net_link *link = NULL;
-    uv_loop_t loop;
-    log_init(&log, "shoal");
-    uv_loop_init(&loop);
-    struct net *net = net_create(&loop, submit->zmq, &log, 1 << 20);
-    if (net == NULL)
-        return STATUS_NOMEM;
-    net_self(net)->role = SHOAL__ROLE__OPERATOR;
-    net_self(net)->rank = -1;
-    net_self(net)->incarnation = (uint64_t)clock_now_ns();
-    *answer = (struct answer){.loop = &loop};
-    int status = net_link_open(&link, net, submit->cluster, NULL, NULL, NULL, NULL);
+    *answer = (struct answer){.loop = &submit->loop};
     struct net_call call = {.envelope = envelope, .deadline_ms = ANSWER_MS, .reply = on_answer, .context = answer};
-    if (status == 0 && net_request(link, &call) == 0)
-        status = STATUS_NOMEM;
-    while (status == 0 && !answer->done)
-        uv_run(&loop, UV_RUN_DEFAULT);
-    net_link_close(link);
-    net_destroy(net, 0);
-    uv_run(&loop, UV_RUN_DEFAULT);
-    uv_loop_close(&loop);
+    if (net_request(submit->link, &call) == 0)
+        return STATUS_NOMEM;
+    while (!answer->done)
+        uv_run(&submit->loop, UV_RUN_DEFAULT);
     snprintf(submit->text, sizeof submit->text, "%s", answer->text);
-    return status == 0 ? answer->status : status;
+    return answer->status;
 }
 
 int embedded_submit_wait(struct embedded_submit *submit)
