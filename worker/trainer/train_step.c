@@ -9,6 +9,7 @@
 #include "base/sha256.h"
 #include "base/status.h"
 #include "base/trace.h"
+#include "files/fs.h"
 #include "worker/trainer/trainer_internal.h"
 
 static const int64_t WAIT_SHOWN_NS = 20000; /* shorter waits would only fill the trace */
@@ -193,7 +194,10 @@ static int serve_snapshot(struct trainer *trainer, const Shoal__Snapshot *snapsh
     file.sha256 = sha256;
     file.holder = (char *)"";
     snprintf(path, sizeof(path), "%s/%s", snapshot->folder, file.name);
-    int status = trainer->strategy.ops->save(&trainer->strategy, path, sha256, &file.bytes, &why);
+    int status = fs_make_folders(snapshot->folder, &why); /* whichever owner comes first */
+    if (status == 0) {
+        status = trainer->strategy.ops->save(&trainer->strategy, path, sha256, &file.bytes, &why);
+    }
     Shoal__Snapshot body = SHOAL__SNAPSHOT__INIT;
     body.step = snapshot->step;
     body.folder = snapshot->folder;
