@@ -42,12 +42,13 @@ void fault_fail(struct marked *process, const char *format, ...)
     vsnprintf(reason, sizeof reason, format, list);
     va_end(list);
     if (process)
-        print_error("%s\n", marked_text(process));
+        fprintf(stderr, "%s\n", marked_text(process)); /* print_error cuts */
     fail_msg("%s", reason);
     abort(); /* cmocka does not come back */
 }
 
-/* --- files ------------------------------------------------------------------------------------------------------ */
+/* --- files ------------------------------------------------------------------------------------------------------
+ */
 
 int fault_steps_done(const char *folder, const char *name)
 {
@@ -100,7 +101,8 @@ static void write_job(const char *folder, char path[MARKED_PATH + 16])
     fclose(file);
 }
 
-/* --- command lines ------------------------------------------------------------------------------------------------ */
+/* --- command lines
+ * ------------------------------------------------------------------------------------------------ */
 
 enum { WORDS_MAX = 64, WORD_BYTES = MARKED_PATH + 80 };
 
@@ -184,8 +186,8 @@ static int is_found(void *context)
     else if (wait->who.role == FAULT_COORDINATOR)
         wait->pid = marked_set_find(wait->set, "shoal-server", "--coordinator", NULL);
     else
-        wait->pid = marked_set_find(wait->set, wait->who.role == FAULT_SERVER ? "shoal-server" : "shoal-worker", "--rank",
-                                   rank);
+        wait->pid = marked_set_find(wait->set, wait->who.role == FAULT_SERVER ? "shoal-server" : "shoal-worker",
+                                    "--rank", rank);
     return wait->pid != 0;
 }
 
@@ -208,12 +210,19 @@ void fault_reference(struct marked_set *set, const char *folder, int workers, in
         fault_fail(process, "the undisturbed run ended with code %d", code);
 }
 
-/* --- daemons ------------------------------------------------------------------------------------------------------ */
+/* --- daemons
+ * ------------------------------------------------------------------------------------------------------ */
 
-void fault_daemons_plan(struct fault_daemons *daemons, const struct fault_run *run)
+void fault_daemons_plan(struct fault_daemons *daemons, struct marked_set *set, const char *folder,
+                        const struct fault_run *run)
 {
-    *daemons = (struct fault_daemons){.servers = run->servers, .workers = run->workers};
-    daemons->coordinator_port = marked_free_port();
+    *daemons = (struct fault_daemons){.servers = run->servers,
+                                      .workers = run->workers,
+                                      .set = set,
+                                      .folder = folder,
+                                      .run = run,
+                                      .coordinator_port = marked_free_port()};
+    daemons->via_coordinator = daemons->coordinator_port;
     for (int r = 0; r < run->servers; r++) {
         int taken;
         do {
@@ -222,68 +231,84 @@ void fault_daemons_plan(struct fault_daemons *daemons, const struct fault_run *r
             for (int i = 0; i < r; i++)
                 taken |= daemons->server_port[i] == daemons->server_port[r];
         } while (taken);
+        daemons->via_server[r] = daemons->server_port[r];
     }
 }
 
-static struct marked *start_coordinator(struct fault_daemons *daemons, struct marked_set *set, const char *folder,
-                                         const struct fault_run *run)
+static struct words *open_words(const struct fault_daemons *daemons, const char *program)
 {
     struct words *words = calloc(1, sizeof *words);
-    char path[MARKED_PATH + 16];
     assert_non_null(words);
-    write_job(folder, path);
-    word(words, "%s", program_server);
-    word(words, "--coordinator");
+    for (int i = 0; daemons->prefix && daemons->prefix[i]; i++)
+        word(words, "%s", daemons->prefix[i]);
+    word(words, "%s", program);
     word(words, "--once");
+    return words;
+}
+
+static struct marked *start_words(const struct fault_daemons *daemons, const char *role, int rank,
+                                  struct words *words)
+{
+    char name[32];
+    snprintf(name, sizeof name, rank < 0 ? "%s" : "%s-%d", role, rank);
+    struct marked *process = marked_start(daemons->set, name, words->argv);
+    free(words);
+    return process;
+}
+
+void fault_daemons_coordinate(struct fault_daemons *daemons)
+{
+    struct words *words = open_words(daemons, program_server);
+    char path[MARKED_PATH + 16];
+    write_job(daemons->folder, path);
+    word(words, "--coordinator");
     word(words, "--listen");
     word(words, "tcp://127.0.0.1:%d", daemons->coordinator_port);
     word(words, "--job");
     word(words, "%s", path);
     word(words, "--set");
-    word(words, "cluster.workers=%d", run->workers);
+    word(words, "cluster.workers=%d", daemons->workers);
     word(words, "--set");
-    word(words, "cluster.servers=%d", run->servers);
-    job_words(words, folder, run);
-    struct marked *process = marked_start(set, "coordinator", words->argv);
-    free(words);
-    return process;
+    word(words, "cluster.servers=%d", daemons->servers);
+    job_words(words, daemons->folder, daemons->run);
+    daemons->coordinator = start_words(daemons, "coordinator", -1, words);
 }
 
-static struct marked *start_member(struct marked_set *set, const char *role, int rank, int coordinator_port,
-                                    int listen_port, int advertised_port)
+static void member_words(const struct fault_daemons *daemons, int rank, struct words *words)
 {
-    struct words *words = calloc(1, sizeof *words);
-    char name[32];
-    assert_non_null(words);
-    snprintf(name, sizeof name, "%s-%d", role, rank);
-    word(words, "%s", listen_port ? program_server : program_worker);
-    word(words, "--once");
     word(words, "--cluster");
-    word(words, "tcp://127.0.0.1:%d", coordinator_port);
+    word(words, "tcp://127.0.0.1:%d", daemons->via_coordinator);
     word(words, "--rank");
     word(words, "%d", rank);
     word(words, "--threads");
     word(words, "1");
-    if (listen_port) {
-        word(words, "--listen");
-        word(words, "tcp://127.0.0.1:%d", listen_port);
-        word(words, "--advertise");
-        word(words, "tcp://127.0.0.1:%d", advertised_port);
-    }
-    struct marked *process = marked_start(set, name, words->argv);
-    free(words);
-    return process;
 }
 
-void fault_daemons_start(struct fault_daemons *daemons, struct marked_set *set, const char *folder,
-                         const struct fault_run *run, int via_coordinator, const int *via_server)
+void fault_daemons_serve(struct fault_daemons *daemons, int rank)
 {
-    daemons->coordinator = start_coordinator(daemons, set, folder, run);
+    struct words *words = open_words(daemons, program_server);
+    member_words(daemons, rank, words);
+    word(words, "--listen");
+    word(words, "tcp://127.0.0.1:%d", daemons->server_port[rank]);
+    word(words, "--advertise");
+    word(words, "tcp://127.0.0.1:%d", daemons->via_server[rank]);
+    daemons->server[rank] = start_words(daemons, "server", rank, words);
+}
+
+void fault_daemons_work(struct fault_daemons *daemons, int rank)
+{
+    struct words *words = open_words(daemons, program_worker);
+    member_words(daemons, rank, words);
+    daemons->worker[rank] = start_words(daemons, "worker", rank, words);
+}
+
+void fault_daemons_start(struct fault_daemons *daemons)
+{
+    fault_daemons_coordinate(daemons);
     for (int r = 0; r < daemons->servers; r++)
-        daemons->server[r] =
-            start_member(set, "server", r, via_coordinator, daemons->server_port[r], via_server[r]);
+        fault_daemons_serve(daemons, r);
     for (int r = 0; r < daemons->workers; r++)
-        daemons->worker[r] = start_member(set, "worker", r, via_coordinator, 0, 0);
+        fault_daemons_work(daemons, r);
 }
 
 struct marked *fault_daemon_at(const struct fault_daemons *daemons, int i)

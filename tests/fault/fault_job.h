@@ -1,5 +1,6 @@
-/* The small job that the fault tests run on real processes, with what a recovery could get wrong: BatchNorm's running
- * statistics, dropout, Adam's state, clipping, shuffled data. Started through `shoal run` or as separate daemons. */
+/* The small job that the fault tests run on real processes, with what a recovery could get wrong: BatchNorm's
+ * running statistics, dropout, Adam's state, clipping, shuffled data. Started through `shoal run` or as separate
+ * daemons. */
 #ifndef SHOAL_TESTS_FAULT_JOB_H
 #define SHOAL_TESTS_FAULT_JOB_H
 
@@ -19,7 +20,7 @@ struct fault_who {
 };
 
 struct fault_run {
-    const char *name; /* stem of its files */
+    const char *name;                   /* stem of its files */
     int workers, servers, steps, every; /* steps 0: FAULT_STEPS; every 0: no snapshots */
     int resume;
     const char *sets[FAULT_SETS]; /* NULL ends them */
@@ -44,14 +45,22 @@ void fault_reference(struct marked_set *set, const char *folder, int workers, in
 
 struct fault_daemons {
     struct marked *coordinator, *server[FAULT_RANKS], *worker[FAULT_RANKS];
-    int servers, workers, coordinator_port, server_port[FAULT_RANKS];
+    int servers, workers, coordinator_port, server_port[FAULT_RANKS]; /* where they listen */
+    int via_coordinator, via_server[FAULT_RANKS]; /* the ports that others are told, a forwarder's perhaps */
+    const char *const *prefix;                    /* words before each command line, NULL ends them; NULL: none */
+    struct marked_set *set;
+    const char *folder;
+    const struct fault_run *run;
 };
 
-/* The parts one by one; ports are picked by daemons_plan, so that forwarders can be put before them. via_coordinator: the
- * port that members are told; via_server[r]: the one that server r advertises. */
-void fault_daemons_plan(struct fault_daemons *daemons, const struct fault_run *run);
-void fault_daemons_start(struct fault_daemons *daemons, struct marked_set *set, const char *folder,
-                         const struct fault_run *run, int via_coordinator, const int *via_server);
+/* The parts one by one. Ports are picked here, to be told as they are until the caller says otherwise; set, folder
+ * and run are borrowed. */
+void fault_daemons_plan(struct fault_daemons *daemons, struct marked_set *set, const char *folder,
+                        const struct fault_run *run);
+void fault_daemons_coordinate(struct fault_daemons *daemons);
+void fault_daemons_serve(struct fault_daemons *daemons, int rank);
+void fault_daemons_work(struct fault_daemons *daemons, int rank);
+void fault_daemons_start(struct fault_daemons *daemons); /* all of them */
 /* The i-th of all, NULL after the last. */
 struct marked *fault_daemon_at(const struct fault_daemons *daemons, int i);
 

@@ -1,5 +1,6 @@
-/* A process of `shoal run` is killed at a moment picked by a seed: everything ends, one line says who died, nothing is
- * left; resumed, also after a second kill in the resumed run, the export has the bits of a run that nobody disturbed. */
+/* A process of `shoal run` is killed at a moment picked by a seed: everything ends, one line says who died, nothing
+ * is left; resumed, also after a second kill in the resumed run, the export has the bits of a run that nobody
+ * disturbed. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -79,8 +80,8 @@ static void killed_and_resumed(uint64_t seed, int workers, struct fault_who who,
     int every = 2 + pick(seed, 0, 4), first = every + 1 + pick(seed, 1, 12), again = pick(seed, 2, 2);
     struct fault_run run = {.name = "first", .workers = workers, .servers = 2, .every = every};
     fault_who_text(who, name);
-    print_message("seed %llu: %d workers, %s killed after step %d, snapshots every %d%s\n", (unsigned long long)seed,
-                  workers, name, first, every, again ? ", and a second kill" : "");
+    print_message("seed %llu: %d workers, %s killed after step %d, snapshots every %d%s\n",
+                  (unsigned long long)seed, workers, name, first, every, again ? ", and a second kill" : "");
     run_and_kill(&run, who, first);
     run.resume = 1;
     if (again) {
@@ -108,8 +109,11 @@ static void start_over(void)
 
 static void all_roles(int workers)
 {
-    const struct fault_who who[] = {{FAULT_SERVER, 0}, {FAULT_SERVER, 1}, {FAULT_WORKER, workers - 1},
-                                    {FAULT_COORDINATOR, 0}, {FAULT_LAUNCHER, 0}};
+    const struct fault_who who[] = {{FAULT_SERVER, 0},
+                                    {FAULT_SERVER, 1},
+                                    {FAULT_WORKER, workers - 1},
+                                    {FAULT_COORDINATOR, 0},
+                                    {FAULT_LAUNCHER, 0}};
     char sha[FAULT_SHA];
     fault_reference(set, folder, workers, 2, sha);
     for (size_t i = 0; i < sizeof who / sizeof *who; i++) {
@@ -150,5 +154,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(with_three_workers, open_all, close_all),
         cmocka_unit_test_setup_teardown(with_four_workers, open_all, close_all),
     };
-    return cmocka_run_group_tests_name("killed and resumed ends with the bits of an undisturbed run", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("killed and resumed ends with the bits of an undisturbed run", tests, NULL,
+                                       NULL);
 }

@@ -1,7 +1,8 @@
 /* Faults at moments that a seed picks: a process is killed, stands still for a while, stands still for good, or its
  * connections are cut, closed or frozen. A round prints who, what, when and how it ended; it ends in the bits of an
- * undisturbed run or in an error that names the lost one, on every rank, and leaves nothing behind. No round may hang.
- * SHOAL_FAULT_ROUNDS: how many (default 12); SHOAL_FAULT_SEED: the first round's seed, each next one adds 1. */
+ * undisturbed run or in an error that names the lost one, on every rank, and leaves nothing behind. No round may
+ * hang. SHOAL_FAULT_ROUNDS: how many (default 12); SHOAL_FAULT_SEED: the first round's seed, each next one adds 1.
+ */
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -21,9 +22,10 @@
 #include "tests/lib/marked.h"
 
 enum kind { KILL, PAUSE, STOP, CUT, CLOSE, FREEZE, LOSE, KINDS };
-static const char *const kind_names[] = {"kill -9", "pause", "stop for good", "cut", "close", "freeze", "cut for good"};
+static const char *const kind_names[] = {"kill -9", "pause",  "stop for good", "cut",
+                                         "close",   "freeze", "cut for good"};
 /* Out of 20: kills and pauses most, the ones that wait for time-outs least. */
-static const int kind_of_draw[20] = {KILL, KILL, KILL, KILL, KILL, KILL,  PAUSE, PAUSE, PAUSE,  PAUSE,
+static const int kind_of_draw[20] = {KILL, KILL, KILL, KILL, KILL, KILL,  PAUSE, PAUSE,  PAUSE,  PAUSE,
                                      STOP, STOP, CUT,  CUT,  CUT,  CLOSE, CLOSE, FREEZE, FREEZE, LOSE};
 enum { WORKERS_MAX = 3, SERVERS = 2, EVERY = 4, FORWARDERS = SERVERS + 1 };
 static const char *const short_timeouts[] = {"cluster.timeouts.worker_dead=3", "cluster.timeouts.server_dead=3",
@@ -155,7 +157,8 @@ static void check_none_left(const struct round *round, struct marked *process, d
         fault_fail(process, "seed %llu: %d processes are left", (unsigned long long)round->seed, left);
 }
 
-/* --- rounds on `shoal run` -------------------------------------------------------------------------------------- */
+/* --- rounds on `shoal run` --------------------------------------------------------------------------------------
+ */
 
 static void resume(struct round *round, struct fault_run run)
 {
@@ -166,11 +169,19 @@ static void resume(struct round *round, struct fault_run run)
     struct marked *launcher = fault_start(set, folder, &run);
     int code = end_of(round, launcher);
     if (code != 0)
-        fault_fail(launcher, "seed %llu: the resumed run ended with code %d", (unsigned long long)round->seed, code);
+        fault_fail(launcher, "seed %llu: the resumed run ended with code %d", (unsigned long long)round->seed,
+                   code);
     check_sha(round, launcher, "resumed");
     check_none_left(round, launcher, 2);
     tallies[round->kind].resumed++;
     strncat(round->outcome, "; resumed, same sha256", sizeof round->outcome - strlen(round->outcome) - 1);
+}
+
+/* Who stands still before it has joined is missing; a coordinator has not said where it listens. */
+static int said_start_failed(struct marked *launcher)
+{
+    return marked_said(launcher, "not there within 20 s") ||
+           marked_said(launcher, "the coordinator does not start");
 }
 
 /* After a loss: an error that names who was lost, or everything was done before. */
@@ -185,10 +196,13 @@ static void check_lost(struct round *round, struct marked *launcher, const char 
         tally->over++;
         return;
     }
-    if (code != wanted_code || !marked_said(launcher, line))
-        fault_fail(launcher, "seed %llu: exit code %d, expected %d and \"%s\"", (unsigned long long)round->seed, code,
-                   wanted_code, line);
-    say(round, "exit %d, \"%.90s\"", code, line);
+    if (code != wanted_code || !(marked_said(launcher, line) || (round->step == 0 && said_start_failed(launcher))))
+        fault_fail(launcher, "seed %llu: exit code %d, expected %d and \"%s\"", (unsigned long long)round->seed,
+                   code, wanted_code, line);
+    if (line[0])
+        say(round, "exit %d, \"%.90s\"", code, line);
+    else
+        say(round, "exit %d, nothing left", code);
     tally->error++;
 }
 
@@ -249,9 +263,7 @@ static void stop_round(struct round *round, struct marked *launcher, pid_t pid)
     if (round->who.role == FAULT_COORDINATOR)
         snprintf(line, sizeof line, "silent for 3 s");
     else
-        snprintf(line, sizeof line, "%s", who);
-    if (round->step == 0) /* it may not have joined: then it is missing, or has not written its address */
-        snprintf(line, sizeof line, "%s", round->who.role == FAULT_COORDINATOR ? "coordinator" : round->who.role == FAULT_SERVER ? "server" : "worker");
+        snprintf(line, sizeof line, "%s (pid %d on ", who, (int)pid);
     check_lost(round, launcher, line, 1);
 }
 
@@ -280,7 +292,8 @@ static void on_launcher(struct round *round)
     }
 }
 
-/* --- rounds on daemons behind forwarders ------------------------------------------------------------------------ */
+/* --- rounds on daemons behind forwarders ------------------------------------------------------------------------
+ */
 
 static void disturb(const struct round *round, struct forwarder *forwarder)
 {
@@ -313,7 +326,8 @@ static void check_daemons(struct round *round, const struct fault_daemons *daemo
     for (int i = 0; (process = fault_daemon_at(daemons, i)) != NULL; i++, count++) {
         int code = end_of(round, process);
         if (code != 0 && (round->kind != LOSE || code != 1 || !marked_said(process, " error ")))
-            fault_fail(process, "seed %llu: process %d ended with code %d", (unsigned long long)round->seed, i, code);
+            fault_fail(process, "seed %llu: process %d ended with code %d", (unsigned long long)round->seed, i,
+                       code);
         failed += code != 0;
     }
     check_none_left(round, daemons->coordinator, 2);
@@ -331,27 +345,30 @@ static void on_daemons(struct round *round)
 {
     struct fault_run run = {.name = "run", .workers = round->workers, .servers = SERVERS, .every = EVERY};
     struct fault_daemons daemons;
-    int via[SERVERS];
     for (int i = 0; round->kind == LOSE && i < 5; i++)
         run.sets[i] = short_timeouts[i];
-    fault_daemons_plan(&daemons, &run);
+    fault_daemons_plan(&daemons, set, folder, &run);
     forwarders[0] = forwarder_open(daemons.coordinator_port);
     for (int r = 0; r < SERVERS; r++) {
         forwarders[1 + r] = forwarder_open(daemons.server_port[r]);
-        via[r] = forwarder_port(forwarders[1 + r]);
+        daemons.via_server[r] = forwarder_port(forwarders[1 + r]);
     }
-    fault_daemons_start(&daemons, set, folder, &run, forwarder_port(forwarders[0]), via);
-    /* A member whose coordinator is never there waits for it the start time-out of its own, 120 s: not in these rounds. */
+    daemons.via_coordinator = forwarder_port(forwarders[0]);
+    fault_daemons_start(&daemons);
+    /* A member whose coordinator is never there waits for it the start time-out of its own, 120 s: not in these
+     * rounds. */
     if (round->kind == LOSE && round->step == 0)
         round->step = 1;
     if (!fault_wait_step(folder, "run", round->step, fault_deadline_s))
-        fault_fail(daemons.coordinator, "seed %llu: step %d never came", (unsigned long long)round->seed, round->step);
+        fault_fail(daemons.coordinator, "seed %llu: step %d never came", (unsigned long long)round->seed,
+                   round->step);
     wait_moment(round);
     disturb(round, forwarders[round->who.role == FAULT_SERVER ? 1 + round->who.rank : 0]);
     check_daemons(round, &daemons);
 }
 
-/* --- all rounds ------------------------------------------------------------------------------------------------- */
+/* --- all rounds -------------------------------------------------------------------------------------------------
+ */
 
 static void play(uint64_t seed)
 {

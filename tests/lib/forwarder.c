@@ -99,8 +99,8 @@ static int relay(struct forwarder *forwarder, struct pair *pair, int from)
     }
     if (pair->used[from] == 0)
         return 0;
-    ssize_t sent = send(pair->ends[!from], pair->held[from] + pair->at[from], pair->used[from],
-                        MSG_DONTWAIT | MSG_NOSIGNAL);
+    ssize_t sent =
+        send(pair->ends[!from], pair->held[from] + pair->at[from], pair->used[from], MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0)
         return errno == EAGAIN || errno == EINTR ? 0 : -1;
     pair->at[from] += (size_t)sent;

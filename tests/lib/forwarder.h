@@ -1,5 +1,6 @@
-/* A relay on 127.0.0.1 between whoever connects and a real port, that a test can cut, close or freeze: what a cable, a
- * switch or a firewall does. It has a thread of its own; every call may come from the test's thread at any time. */
+/* A relay on 127.0.0.1 between whoever connects and a real port, that a test can cut, close or freeze: what a
+ * cable, a switch or a firewall does. It has a thread of its own; every call may come from the test's thread at any
+ * time. */
 #ifndef SHOAL_TESTS_FORWARDER_H
 #define SHOAL_TESTS_FORWARDER_H
 

@@ -59,7 +59,8 @@ int marked_until(int (*done)(void *context), void *context, double seconds)
     }
 }
 
-/* --- what carries the mark -------------------------------------------------------------------------------------- */
+/* --- what carries the mark --------------------------------------------------------------------------------------
+ */
 
 /* A file of /proc, NUL at its end; the length, 0 when it cannot be read. */
 static size_t read_proc(pid_t pid, const char *name, char *out, size_t out_bytes)
@@ -188,7 +189,8 @@ static int kill_and_see_none(void *context)
     return reap_and_see_none(set);
 }
 
-/* --- one process ------------------------------------------------------------------------------------------------ */
+/* --- one process ------------------------------------------------------------------------------------------------
+ */
 
 struct marked_set *marked_set_create(const char *folder)
 {
@@ -199,7 +201,7 @@ struct marked_set *marked_set_create(const char *folder)
     set->folder = folder;
     snprintf(value, sizeof value, "%d-%.6f", (int)getpid(), marked_now_s());
     snprintf(set->mark, sizeof set->mark, "%s%s%s", mark_name, separator, value);
-    setenv(mark_name, value, 1); /* of later children: /proc shows what a program began with */
+    setenv(mark_name, value, 1);      /* of later children: /proc shows what a program began with */
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* a killed launcher's children become ours */
     return set;
 }
@@ -311,7 +313,8 @@ int marked_said(struct marked *process, const char *text)
     return strstr(marked_text(process), text) != NULL;
 }
 
-/* --- files and ports -------------------------------------------------------------------------------------------- */
+/* --- files and ports --------------------------------------------------------------------------------------------
+ */
 
 int marked_count_lines(const char *path)
 {

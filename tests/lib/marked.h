@@ -1,8 +1,8 @@
-/* Real processes for a test, with all their descendants (tests/lib/process.h is plainer, for those without): started
- * with a mark in their environment, their output kept in files, every wait with a deadline, and nothing left behind:
- * marked_set_destroy, which belongs into a cmocka teardown so that a failed test gets there too, kills whatever
- * carries the mark, grandchildren included, and a test that is killed takes its own children along. One set at a time,
- * one test thread. */
+/* Real processes for a test, with all their descendants (tests/lib/process.h is plainer, for those without):
+ * started with a mark in their environment, their output kept in files, every wait with a deadline, and nothing
+ * left behind: marked_set_destroy, which belongs into a cmocka teardown so that a failed test gets there too, kills
+ * whatever carries the mark, grandchildren included, and a test that is killed takes its own children along. One
+ * set at a time, one test thread. */
 #ifndef SHOAL_TESTS_MARKED_H
 #define SHOAL_TESTS_MARKED_H
 

@@ -1,0 +1,186 @@
+/* F03: not everybody came, or somebody stalls: who is missing is said, and it ends by policy or goes on exactly. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/fault/fault_job.h"
+#include "tests/lib/marked.h"
+
+static char folder[MARKED_PATH], sha[FAULT_SHA];
+static struct marked_set *set;
+
+static int open_all(void **state)
+{
+    (void)state;
+    marked_folder_create(folder);
+    set = marked_set_create(folder);
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    marked_set_destroy(set);
+    marked_folder_remove(folder);
+    return 0;
+}
+
+struct saying {
+    struct marked *process;
+    const char *text;
+    int times;
+};
+
+static int has_said(void *context)
+{
+    const struct saying *saying = context;
+    int count = 0;
+    for (const char *at = marked_text(saying->process); (at = strstr(at, saying->text)) != NULL; at++)
+        count++;
+    return count >= saying->times;
+}
+
+static void wait_said(struct marked *process, const char *text, int times)
+{
+    struct saying saying = {process, text, times};
+    if (!marked_until(has_said, &saying, fault_deadline_s))
+        fault_fail(process, "\"%s\" was not said %d times", text, times);
+}
+
+/* Every daemon that was started but `except` ends with 1 and this text, its own or the coordinator's. */
+static void expect_all_say(const struct fault_daemons *daemons, const struct marked *except, const char *text)
+{
+    struct marked *process;
+    for (int i = 0; i < 1 + daemons->servers + daemons->workers; i++) {
+        process = fault_daemon_at(daemons, i);
+        if (!process || process == except)
+            continue;
+        int code = marked_wait(process, fault_deadline_s);
+        if (code != 1 || !marked_said(process, text))
+            fault_fail(process, "daemon %d ended with %d, expected 1 and \"%s\"", i, code, text);
+    }
+}
+
+static void expect_exact(const struct fault_daemons *daemons)
+{
+    struct marked *process;
+    char found[FAULT_SHA];
+    for (int i = 0; (process = fault_daemon_at(daemons, i)) != NULL; i++) {
+        int code = marked_wait(process, fault_deadline_s);
+        if (code != 0)
+            fault_fail(process, "daemon %d ended with %d", i, code);
+    }
+    fault_sha(folder, daemons->run->name, found);
+    assert_string_equal(found, sha);
+}
+
+static void F03_three_workers_declared_and_two_started(void **state)
+{
+    (void)state;
+    const struct fault_run run = {.name = "run",
+                                  .workers = 3,
+                                  .servers = 1,
+                                  .sets = {"cluster.timeouts.start=6", "cluster.timeouts.stall_report=1"}};
+    struct fault_daemons daemons;
+    fault_daemons_plan(&daemons, set, folder, &run);
+    fault_daemons_coordinate(&daemons);
+    fault_daemons_serve(&daemons, 0);
+    fault_daemons_work(&daemons, 0);
+    fault_daemons_work(&daemons, 2);
+    wait_said(daemons.coordinator, "waiting for workers 1 for", 2);
+    expect_all_say(&daemons, NULL, "waiting for workers 1: not there within 6 s");
+    assert_int_equal(marked_set_wait_none(set, 2), 0);
+}
+
+static void F03_workers_before_servers_before_the_coordinator(void **state)
+{
+    (void)state;
+    const struct fault_run run = {
+        .name = "run", .workers = 2, .servers = 2, .sets = {"cluster.timeouts.stall_report=1"}};
+    struct fault_daemons daemons;
+    fault_reference(set, folder, 2, 2, sha);
+    fault_daemons_plan(&daemons, set, folder, &run);
+    fault_daemons_work(&daemons, 0);
+    fault_daemons_work(&daemons, 1);
+    fault_daemons_coordinate(&daemons);
+    wait_said(daemons.coordinator, "waiting for servers 0, 1", 1);
+    fault_daemons_serve(&daemons, 1);
+    fault_daemons_serve(&daemons, 0);
+    expect_exact(&daemons);
+}
+
+/* The paused one is named; others too, when they cannot go on without it. */
+static void paused_until_said(enum fault_role role)
+{
+    const struct fault_run run = {
+        .name = "run", .workers = 2, .servers = 2, .sets = {"cluster.timeouts.stall_report=1"}};
+    struct fault_daemons daemons;
+    fault_reference(set, folder, 2, 2, sha);
+    fault_daemons_plan(&daemons, set, folder, &run);
+    fault_daemons_start(&daemons);
+    if (!fault_wait_step(folder, "run", 5, fault_deadline_s))
+        fault_fail(daemons.coordinator, "step 5 never came");
+    const char *kind = role == FAULT_WORKER ? "worker" : "server";
+    pid_t pid = marked_pid(role == FAULT_WORKER ? daemons.worker[1] : daemons.server[1]);
+    char alone[32], with_others[32];
+    snprintf(alone, sizeof alone, "%ss 1", kind);
+    snprintf(with_others, sizeof with_others, "%ss 0, 1", kind);
+    kill(pid, SIGSTOP);
+    wait_said(daemons.coordinator, "waiting for", 2);
+    int named = marked_said(daemons.coordinator, alone) || marked_said(daemons.coordinator, with_others);
+    kill(pid, SIGCONT);
+    if (!named)
+        fault_fail(daemons.coordinator, "%s 1 was not named", kind);
+    expect_exact(&daemons);
+}
+
+static void F03_a_paused_worker_is_named_and_goes_on_exactly(void **state)
+{
+    (void)state;
+    paused_until_said(FAULT_WORKER);
+}
+
+static void F03_a_paused_server_is_named_and_goes_on_exactly(void **state)
+{
+    (void)state;
+    paused_until_said(FAULT_SERVER);
+}
+
+static void F03_an_abandoned_worker_ends_the_job_on_every_rank(void **state)
+{
+    (void)state;
+    const struct fault_run run = {
+        .name = "run",
+        .workers = 3,
+        .servers = 2,
+        .steps = 1000000,
+        .sets = {"cluster.timeouts.worker_dead=3", "cluster.timeouts.coordinator_dead=8"}};
+    struct fault_daemons daemons;
+    fault_daemons_plan(&daemons, set, folder, &run);
+    fault_daemons_start(&daemons);
+    if (!fault_wait_step(folder, "run", 5, fault_deadline_s))
+        fault_fail(daemons.coordinator, "step 5 never came");
+    kill(marked_pid(daemons.worker[2]), SIGSTOP);
+    expect_all_say(&daemons, daemons.worker[2], "worker 2 (pid ");
+    kill(marked_pid(daemons.worker[2]), SIGCONT);
+    int code = marked_wait(daemons.worker[2], fault_deadline_s);
+    if (code != 1)
+        fault_fail(daemons.worker[2], "it woke up, nobody is there any more, and it ended with %d", code);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(F03_three_workers_declared_and_two_started, open_all, close_all),
+        cmocka_unit_test_setup_teardown(F03_workers_before_servers_before_the_coordinator, open_all, close_all),
+        cmocka_unit_test_setup_teardown(F03_a_paused_worker_is_named_and_goes_on_exactly, open_all, close_all),
+        cmocka_unit_test_setup_teardown(F03_a_paused_server_is_named_and_goes_on_exactly, open_all, close_all),
+        cmocka_unit_test_setup_teardown(F03_an_abandoned_worker_ends_the_job_on_every_rank, open_all, close_all),
+    };
+    return cmocka_run_group_tests_name("F03", tests, NULL, NULL);
+}
