@@ -61,6 +61,8 @@ struct server_job {
     char *directory;        /* of the job file */
     struct trace *trace;
     struct save *save;      /* under way */
+    uint64_t *saved;        /* steps written to the folder of its own, not yet removed, oldest first */
+    size_t saved_count;
     struct fetch *fetch;    /* restoring from other servers */
     struct optimizer_step next; /* eager: of the coming step */
     int64_t pushed_bytes, pulled_bytes, init_bytes;

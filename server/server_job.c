@@ -383,6 +383,7 @@ void server_job_end(struct server *server)
     free(job->incarnations);
     free(job->waiting);
     free(job->directory);
+    free(job->saved);
     free(job);
     server->current = NULL;
 }

@@ -22,6 +22,9 @@ static void push_snapshot(struct coordinator_core *core, int audience, int rank)
     envelope.snapshot = &body;
     body.step = core->job.snapshot.step;
     body.folder = core->job.snapshot.folder;
+    uint64_t kept[] = {core->job.snapshot_step, core->job.best_step, core->job.resumed ? core->job.resume.step : 0};
+    body.kept_steps = kept;
+    body.n_kept_steps = sizeof kept / sizeof *kept;
     core_events_push(core, audience, rank, &envelope, NULL);
 }
 

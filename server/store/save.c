@@ -4,11 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/errbuf.h"
 #include "base/status.h"
 #include "files/fs.h"
 #include "server/server_internal.h"
+
+enum { SAVE_KEPT = 8 };
 
 struct save {
     struct pool_task task; /* first member */
@@ -16,6 +19,8 @@ struct save {
     struct server *server;
     const struct shard *shard;
     uint64_t step, bytes;
+    uint64_t kept[SAVE_KEPT]; /* whole snapshots that must stay */
+    size_t kept_count;
     char folder[PATH_MAX], name[64], path[PATH_MAX], sha256[65];
     struct errbuf err;
     pthread_mutex_t lock;
@@ -79,6 +84,48 @@ static void send_done(struct server *server, const struct save *save)
     member_request(server->member, &envelope, NULL, 0, on_acked, server);
 }
 
+/* --- a folder of its own (--state): the coordinator's store cannot tidy it up ---------------------------- */
+
+static int must_stay(const struct save *save, uint64_t step)
+{
+    for (size_t i = 0; i < save->kept_count; i++) {
+        if (save->kept[i] == step) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void remove_own(const struct server *server, const struct save *save, uint64_t step)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/step-%08llu/%s", server->options->state_dir, (unsigned long long)step, save->name);
+    unlink(path);
+    *strrchr(path, '/') = '\0';
+    rmdir(path); /* stays while it holds what was fetched from others */
+}
+
+/* What this job wrote goes, but for the newest snapshot.keep and what must stay: this one may fail elsewhere yet. */
+static void tidy_up(struct server *server, const struct save *save)
+{
+    struct server_job *job = server->current;
+    uint64_t *grown = realloc(job->saved, (job->saved_count + 1) * sizeof(*grown));
+    if (!grown) {
+        return; /* one file more stays */
+    }
+    job->saved = grown;
+    grown[job->saved_count++] = save->step;
+    size_t left = 0, keep = (size_t)job->job->snapshot.keep + 1;
+    for (size_t i = 0; i < job->saved_count; i++) {
+        if (job->saved_count - i <= keep || must_stay(save, grown[i])) {
+            grown[left++] = grown[i];
+        } else {
+            remove_own(server, save, grown[i]);
+        }
+    }
+    job->saved_count = left;
+}
+
 static void on_written(uv_async_t *async)
 {
     struct save *save = async->data;
@@ -92,6 +139,9 @@ static void on_written(uv_async_t *async)
     server->current->save = NULL;
     if (save->status != 0) {
         log_error(&server->log, "snapshot step=%llu failed reason=\"%s\"", (unsigned long long)save->step, save->err.text);
+    }
+    if (save->status == 0 && server->options->state_dir && server->options->state_dir[0]) {
+        tidy_up(server, save);
     }
     send_done(server, save);
     uv_close((uv_handle_t *)async, on_closed);
@@ -111,6 +161,9 @@ void save_begin(struct server *server, const Shoal__Snapshot *snapshot)
     save->server = server;
     save->shard = job->shard;
     save->step = snapshot->step;
+    for (size_t i = 0; i < snapshot->n_kept_steps && i < SAVE_KEPT; i++) {
+        save->kept[save->kept_count++] = snapshot->kept_steps[i];
+    }
     snprintf(save->folder, sizeof(save->folder), "%s", snapshot->folder);
     snprintf(save->name, sizeof(save->name), "owner-%d.safetensors", server->rank);
     server_snapshot_path(server, save->folder, save->name, save->path, sizeof(save->path));

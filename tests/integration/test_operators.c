@@ -207,6 +207,31 @@ static void two_servers_own_snapshots_go_on_with_three(void **state)
     go_on_with(2, 3);
 }
 
+/* With snapshot.keep 2, as in the shared folder: what a server wrote before goes, too. */
+static void own_folders_keep_no_more_snapshots_than_asked_for(void **state)
+{
+    (void)state;
+    struct cluster cluster;
+    char arguments[6 * WORD], path[WORD];
+    cluster_open(&cluster, 2, 2, 20, "");
+    snprintf(arguments, sizeof arguments,
+             "--once --job %s --set snapshot.dir=%s/snapshots --set snapshot.every=1 --set snapshot.best.metric=loss "
+             "--set evaluate.every=7",
+             cluster.job, cluster.folder);
+    train(&cluster, 2, arguments);
+    static const char *const folders[] = {"state-0", "state-1", "snapshots"};
+    for (int folder = 0; folder < 3; folder++) {
+        int count = 0;
+        for (int step = 1; step <= 20; step++) {
+            snprintf(path, sizeof path, "%s/%s/step-%08d", cluster.folder, folders[folder], step);
+            count += access(path, F_OK) == 0;
+        }
+        if (count < 2 || count > 5)
+            fail_msg("%d snapshots in %s", count, folders[folder]);
+    }
+    cluster_close(&cluster);
+}
+
 /* A part that nobody has any more is named. */
 static void a_part_that_no_server_holds_is_named(void **state)
 {
@@ -248,6 +273,7 @@ int main(void)
         CASE(nobody_there_and_nobody_s_cluster),
         CASE(one_server_s_own_snapshot_goes_on_with_three),
         CASE(two_servers_own_snapshots_go_on_with_three),
+        CASE(own_folders_keep_no_more_snapshots_than_asked_for),
         CASE(a_part_that_no_server_holds_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
