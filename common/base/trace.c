@@ -130,17 +130,32 @@ static void trace_write_names(FILE *file, const struct trace_track *track, int p
     }
 }
 
+static void trace_write_head(FILE *file, const struct trace_event *event, const char *phase, int pid, int64_t at_ns)
+{
+    fprintf(file, ",\n{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d,\"cat\":\"%s\",\"name\":", phase, pid, event->lane + 1,
+            trace_kind_name(event->kind));
+    trace_print_text(file, event->name, sizeof event->name);
+    trace_print_us(file, "ts", at_ns);
+}
+
+/* The compute thread does one thing at a time: complete events. What is under way elsewhere overlaps, which a viewer
+ * shows only for asynchronous pairs. */
 static void trace_write_events(FILE *file, const struct trace_track *track, int pid, int64_t origin_ns)
 {
     for (size_t i = 0; i < track->count; i++) {
         const struct trace_event *event = &track->events[i];
+        int64_t begin_ns = event->begin_ns + track->offset_ns - origin_ns;
         int64_t length_ns = event->end_ns > event->begin_ns ? event->end_ns - event->begin_ns : 0;
-        fprintf(file, ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"cat\":\"%s\",\"name\":", pid, event->lane + 1,
-                trace_kind_name(event->kind));
-        trace_print_text(file, event->name, sizeof event->name);
-        trace_print_us(file, "ts", event->begin_ns + track->offset_ns - origin_ns);
-        trace_print_us(file, "dur", length_ns);
+        trace_write_head(file, event, event->lane == 0 ? "X" : "b", pid, begin_ns);
+        if (event->lane == 0)
+            trace_print_us(file, "dur", length_ns);
+        else
+            fprintf(file, ",\"id\":\"%d.%zu\"", pid, i);
         fprintf(file, ",\"args\":{\"step\":%d,\"layer\":%d}}", event->step, event->layer);
+        if (event->lane != 0) {
+            trace_write_head(file, event, "e", pid, begin_ns + length_ns);
+            fprintf(file, ",\"id\":\"%d.%zu\"}", pid, i);
+        }
     }
 }
 

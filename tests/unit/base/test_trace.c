@@ -103,9 +103,11 @@ static void file_is_json_with_aligned_tracks(void **state)
     json_t *arguments = json_object_get(forward, "args");
     assert_int_equal(json_integer_value(json_object_get(arguments, "step")), 3);
     assert_int_equal(json_integer_value(json_object_get(arguments, "layer")), 2);
-    json_t *apply = find_event(events, "X", "apply", 2);
+    json_t *apply = find_event(events, "b", "apply", 2);
+    json_t *over = find_event(events, "e", "apply", 2);
     assert_true(json_number_value(json_object_get(apply, "ts")) == 0);
-    assert_true(json_number_value(json_object_get(apply, "dur")) == 0);
+    assert_true(json_number_value(json_object_get(over, "ts")) == 0);
+    assert_string_equal(json_string_value(json_object_get(apply, "id")), json_string_value(json_object_get(over, "id")));
     json_t *name = json_object_get(find_event(events, "M", "process_name", 1), "args");
     assert_string_equal(json_string_value(json_object_get(name, "name")), "worker 1");
     name = json_object_get(find_event(events, "M", "thread_name", 2), "args");
