@@ -119,9 +119,8 @@ static void op_ended(void *context, int status, const char *text)
 {
     struct coordinator *self = context;
     output_close(&self->output);
-    int stopping = self->host->stop != 0 || status == STATUS_STOPPED;
-    if (!self->options->once && !stopping)
-        return;
+    if (!self->options->once && !coordinator_core_stopping(self->core))
+        return; /* also after a job that a member's signal ended: the next one may come */
     self->finished = 1;
     self->status = status;
     snprintf(self->text, sizeof self->text, "%s", text);

@@ -267,6 +267,11 @@ int coordinator_core_busy(const struct coordinator_core *core)
     return core->phase != CORE_IDLE;
 }
 
+int coordinator_core_stopping(const struct coordinator_core *core)
+{
+    return core->stopping;
+}
+
 void coordinator_core_refused(struct coordinator_core *core, uint64_t refused)
 {
     core->refused = refused;

@@ -80,6 +80,7 @@ void core_operators_stop(struct coordinator_core *core, struct message *message,
 {
     (void)message;
     core_answer(core, back, 0, "%s", "");
-    core->closing = !core->stopping;
+    if (!core->stopping) /* a repeat changes nothing */
+        core->closing = 1;
     coordinator_core_stop(core, core->now_ns);
 }

@@ -297,6 +297,33 @@ static void a_stop_signal_in_idleness_tells_members(void **state)
     cluster_close(&c);
 }
 
+static uint64_t operator_stop(struct actor *operator)
+{
+    Shoal__Envelope envelope;
+    actor_envelope(operator, &envelope, SHOAL__TYPE__STOP);
+    return actor_send(operator, &envelope, NULL, 0, NULL, 0);
+}
+
+static void an_operators_stop_that_comes_twice_ends_the_members_too(void **state)
+{
+    (void)state;
+    struct cluster c;
+    struct actor operator;
+    cluster_open(&c, "");
+    cluster_join(&c);
+    actor_init(&operator, &c.world, SHOAL__ROLE__OPERATOR, -1);
+    assert_int_equal(world_submit(&c.world, "", 0), 0);
+    cluster_start(&c);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(world_status(&c.world, operator_stop(&operator)), 0);
+    assert_int_equal(coordinator_core_stopping(c.world.core), 1);
+    assert_int_equal(cluster_step(&c, 1, 1)->last, 1);
+    const struct world_reply *end = cluster_events(&c, SHOAL__TYPE__END, 1, 1);
+    assert_int_equal(end->envelope->status, STATUS_STOPPED);
+    assert_int_equal(end->envelope->closing, 1);
+    cluster_close(&c);
+}
+
 /* The second of two jobs on one cluster, submitted as text by an operator; members stay. */
 static void jobs_follow_one_another(void **state)
 {
@@ -393,6 +420,7 @@ int main(void)
         cmocka_unit_test(F06_a_manifest_that_cannot_be_written_leaves_the_job_going),
         cmocka_unit_test(a_step_that_cannot_end_does_not_hold_a_stop_signal),
         cmocka_unit_test(a_stop_signal_in_idleness_tells_members),
+        cmocka_unit_test(an_operators_stop_that_comes_twice_ends_the_members_too),
         cmocka_unit_test(jobs_follow_one_another),
         cmocka_unit_test(a_repeated_request_gets_the_same_answer),
     };

@@ -50,7 +50,7 @@ static void *run(void *context)
     return NULL;
 }
 
-static void place_start(struct place *place, const char *listen, const struct job *job)
+static void place_start_as(struct place *place, const char *listen, const struct job *job, int once)
 {
     memset(place, 0, sizeof *place);
     place->host.zmq = zmq_ctx_new();
@@ -59,7 +59,7 @@ static void place_start(struct place *place, const char *listen, const struct jo
     place->host.ready = on_ready;
     place->host.context = place;
     place->options = (struct coordinator_options){.listen = listen, .job = job, .job_dir = "", .state_dir = "",
-                                                  .once = 1, .out_fd = -1};
+                                                  .once = once, .out_fd = -1};
     errbuf_init(&place->err);
     pthread_mutex_init(&place->lock, NULL);
     pthread_cond_init(&place->changed, NULL);
@@ -68,6 +68,11 @@ static void place_start(struct place *place, const char *listen, const struct jo
     while (place->address[0] == '\0' && !place->ended)
         pthread_cond_wait(&place->changed, &place->lock);
     pthread_mutex_unlock(&place->lock);
+}
+
+static void place_start(struct place *place, const char *listen, const struct job *job)
+{
+    place_start_as(place, listen, job, 1);
 }
 
 static void place_join(struct place *place)
@@ -141,13 +146,8 @@ static void caller_close(struct caller *caller)
     zmq_ctx_term(caller->zmq);
 }
 
-static void join_and_stop(void **state)
+static void caller_join(struct caller *caller)
 {
-    (void)state;
-    struct place place;
-    struct caller worker;
-    place_start(&place, "tcp://127.0.0.1:0", NULL);
-    caller_open(&worker, place.address, SHOAL__ROLE__WORKER);
     Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
     Shoal__Join join = SHOAL__JOIN__INIT;
     envelope.type = SHOAL__TYPE__JOIN;
@@ -156,9 +156,19 @@ static void join_and_stop(void **state)
     join.host = "h";
     join.pid = 1;
     join.wanted_rank = -1;
-    assert_int_equal(ask(&worker, &envelope), 0);
-    assert_int_equal(worker.rank, 0);
-    net_self(worker.net)->rank = worker.rank;
+    assert_int_equal(ask(caller, &envelope), 0);
+    assert_int_equal(caller->rank, 0);
+    net_self(caller->net)->rank = caller->rank;
+}
+
+static void join_and_stop(void **state)
+{
+    (void)state;
+    struct place place;
+    struct caller worker;
+    place_start(&place, "tcp://127.0.0.1:0", NULL);
+    caller_open(&worker, place.address, SHOAL__ROLE__WORKER);
+    caller_join(&worker);
     place.host.stop = SIGTERM;
     Shoal__Envelope await = SHOAL__ENVELOPE__INIT;
     await.type = SHOAL__TYPE__AWAIT;
@@ -206,6 +216,46 @@ static void F04_a_taken_port_is_named(void **state)
     assert_int_equal(first.status, STATUS_STOPPED);
 }
 
+/* Without --once the cluster waits for the next job. */
+static void a_signal_to_a_worker_ends_the_job_and_not_the_coordinator(void **state)
+{
+    (void)state;
+    struct place place;
+    struct caller worker, server, operator;
+    struct job *job;
+    struct errbuf err;
+    struct job_source source = {
+        .text = "name: x\nseed: 1\nsteps: 1\nbatch_size: 2\nmodel: {kind: linear}\noptimizer: {kind: sgd, lr: 0.1}\n"
+                "data: {kind: synthetic, samples: 4, features: 2, classes: 2}\n",
+        .need = JOB_NEED_TRAINING};
+    assert_int_equal(job_load(&job, &source, &err), 0);
+    place_start_as(&place, "tcp://127.0.0.1:0", job, 0);
+    caller_open(&server, place.address, SHOAL__ROLE__SERVER);
+    caller_open(&worker, place.address, SHOAL__ROLE__WORKER);
+    caller_open(&operator, place.address, SHOAL__ROLE__OPERATOR);
+    caller_join(&server);
+    caller_join(&worker);
+    Shoal__Envelope leave = SHOAL__ENVELOPE__INIT;
+    leave.type = SHOAL__TYPE__LEAVE;
+    leave.status = STATUS_STOPPED;
+    assert_int_equal(ask(&worker, &leave), 0);
+    Shoal__Envelope await = SHOAL__ENVELOPE__INIT;
+    await.type = SHOAL__TYPE__AWAIT;
+    assert_int_equal(ask(&worker, &await), STATUS_STOPPED);
+    Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
+    envelope.type = SHOAL__TYPE__STATUS;
+    assert_int_equal(ask(&operator, &envelope), 0);
+    assert_string_equal(operator.text, "idle");
+    envelope.type = SHOAL__TYPE__STOP;
+    assert_int_equal(ask(&operator, &envelope), 0);
+    place_join(&place);
+    assert_int_equal(place.status, STATUS_STOPPED);
+    caller_close(&worker);
+    caller_close(&server);
+    caller_close(&operator);
+    job_destroy(job);
+}
+
 static void a_job_that_nobody_joins_fails_in_time(void **state)
 {
     (void)state;
@@ -230,6 +280,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(join_and_stop),
         cmocka_unit_test(an_operator_asks_and_stops),
+        cmocka_unit_test(a_signal_to_a_worker_ends_the_job_and_not_the_coordinator),
         cmocka_unit_test(F04_a_taken_port_is_named),
         cmocka_unit_test(a_job_that_nobody_joins_fails_in_time),
     };
