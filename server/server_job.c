@@ -157,10 +157,11 @@ void server_job_start(struct server *server, struct message *event)
 
 /* --- steps -------------------------------------------------------------------------------------------- */
 
+/* STATUS_ABORTED, STATUS_STOPPED: the job is over; its END is on the way or was here, and the next one is not harmed. */
 static void on_prepared_acked(void *context, int status, struct message *reply)
 {
     struct server *server = context;
-    if (status != 0 && status != STATUS_CLOSED) {
+    if (status != 0 && status != STATUS_CLOSED && status != STATUS_ABORTED && status != STATUS_STOPPED) {
         server_fail(server, status, reply && reply->envelope->text ? reply->envelope->text : status_text(status));
     }
 }

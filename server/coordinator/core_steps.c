@@ -36,13 +36,14 @@ static void answer_step(struct coordinator_core *core, int status, const Shoal__
         core_answer(core, back, status, "step %llu: %s", (unsigned long long)envelope->clock, status_text(status));
 }
 
-/* 1: steps are running; else answered. */
+/* 1: steps are running; else answered. The sums of a step that clients began and left open are forgotten. */
 static int check_running(struct coordinator_core *core, const Shoal__Envelope *envelope,
                          const struct net_return *back)
 {
     if (core->phase == CORE_RUNNING)
         return 1;
-    if (core->phase == CORE_FINISHING && envelope->clock <= core->job.last_step)
+    if (core->phase == CORE_FINISHING &&
+        (envelope->clock <= core->job.last_step || envelope->type == SHOAL__TYPE__PREPARED))
         core_answer(core, back, 0, "%s", "");
     else
         core_answer(core, back, STATUS_PROTOCOL, "no step is running");
