@@ -272,11 +272,14 @@ int fs_make_folders(const char *path, struct errbuf *err)
     return status;
 }
 
-/* "name.tmp.123" of a process that is gone. */
-static int fs_is_leftover(const char *name)
+/* "name.tmp.123" of a process that is gone; of `of` only unless it is NULL. */
+static int fs_is_leftover(const char *name, const char *of)
 {
     const char *mark = strrchr(name, '.');
     if (!mark || mark - name < 5 || strncmp(mark - 4, ".tmp", 4) != 0 || mark[1] < '1' || mark[1] > '9')
+        return 0;
+    size_t length = (size_t)(mark - 4 - name);
+    if (of && (strlen(of) != length || strncmp(name, of, length) != 0))
         return 0;
     char *end;
     errno = 0;
@@ -286,13 +289,13 @@ static int fs_is_leftover(const char *name)
     return kill((pid_t)pid, 0) != 0 && errno == ESRCH;
 }
 
-void fs_remove_temporaries(const char *folder)
+void fs_remove_temporaries(const char *folder, const char *name)
 {
     DIR *listing = opendir(folder);
     if (!listing)
         return;
     for (struct dirent *entry; (entry = readdir(listing)) != NULL;) {
-        if (fs_is_leftover(entry->d_name))
+        if (fs_is_leftover(entry->d_name, name))
             unlinkat(dirfd(listing), entry->d_name, 0);
     }
     closedir(listing);

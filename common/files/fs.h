@@ -36,7 +36,8 @@ void fs_abandon(struct fs_file *file);                   /* takes a closed file 
 int fs_read_file(const char *path, size_t limit, char **data, size_t *bytes, struct errbuf *err);
 int fs_write_file(const char *path, const void *data, size_t bytes, struct errbuf *err); /* atomically */
 int fs_make_folders(const char *path, struct errbuf *err);                               /* mkdir -p */
-/* Removes NAME.tmp.* leftovers of dead processes in a folder. */
-void fs_remove_temporaries(const char *folder);
+/* Removes NAME.tmp.* leftovers of dead processes in a folder; name NULL: of every file. Processes of other machines and
+ * containers look dead from here: in a folder that is shared with them name a file that nobody else writes. */
+void fs_remove_temporaries(const char *folder, const char *name);
 
 #endif

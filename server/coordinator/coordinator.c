@@ -244,7 +244,7 @@ static int open_core(struct coordinator *self, struct errbuf *err)
     if (folder != NULL && *folder != '\0') {
         status = fs_make_folders(folder, err);
         if (status == 0) {
-            fs_remove_temporaries(folder);
+            fs_remove_temporaries(folder, NULL);
             status = durable_state_load(&state, folder, err);
         }
     }

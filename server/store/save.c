@@ -36,7 +36,7 @@ static void write_file(struct pool_task *task)
     *strrchr(folder, '/') = '\0';
     int status = fs_make_folders(folder, &save->err);
     if (status == 0) {
-        fs_remove_temporaries(folder);
+        fs_remove_temporaries(folder, save->name); /* others may write here now, from other machines */
         status = shard_save(save->shard, save->path, save->step, save->sha256, &save->bytes, &save->err);
     }
     pthread_mutex_lock(&save->lock);

@@ -265,9 +265,15 @@ static void temporaries_of_dead_processes_are_removed(void **state)
         snprintf(path, sizeof path, "%s/%s", folder->path, kept[i]);
         assert_int_equal(close(creat(path, 0600)), 0);
     }
-    fs_remove_temporaries(folder->path);
-    assert_int_equal(entries(folder->path), 1 + 4); /* ".tmp.0" is not counted */
-    fs_remove_temporaries("/nonexistent");
+    fs_remove_temporaries(folder->path, "model");
+    assert_int_equal(entries(folder->path), 1 + 5); /* ".tmp.0" is not counted */
+    fs_remove_temporaries(folder->path, "model.safetensors");
+    assert_int_equal(entries(folder->path), 1 + 4);
+    snprintf(path, sizeof path, "%s/other.tmp.%d", folder->path, (int)child);
+    assert_int_equal(close(creat(path, 0600)), 0);
+    fs_remove_temporaries(folder->path, NULL);
+    assert_int_equal(entries(folder->path), 1 + 4);
+    fs_remove_temporaries("/nonexistent", NULL);
 }
 
 static void failed_safetensors_write_keeps_the_old_file(void **state)
