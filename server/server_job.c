@@ -57,6 +57,7 @@ void server_job_begin(struct server *server, const Shoal__JobBegin *begin)
     member_set_dead_after(server->member, job->job->cluster.timeouts.coordinator_dead);
     atomic_store(&server->host->stop_grace_ms, role_stop_grace_ms(job->job->cluster.stop_timeout));
     server->current = job;
+    account_forget_peaks(&server->account);
 }
 
 static void on_complete(void *context, uint64_t clock);

@@ -19,6 +19,12 @@ void account_init(struct account *account)
     atomic_init(&account->fail_after, 0);
 }
 
+void account_forget_peaks(struct account *account)
+{
+    for (int kind = 0; kind < ACCOUNT_KINDS; kind++)
+        atomic_store(&account->peak[kind], atomic_load(&account->bytes[kind]));
+}
+
 void account_add(struct account *account, enum account_kind kind, int64_t bytes)
 {
     int64_t now = atomic_fetch_add_explicit(&account->bytes[kind], bytes, memory_order_relaxed) + bytes;

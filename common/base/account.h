@@ -28,6 +28,8 @@ struct account {
 extern const char *const account_kind_names[ACCOUNT_KINDS];
 
 void account_init(struct account *account);
+/* Peaks begin anew from what is held now: each job of a daemon has its own. */
+void account_forget_peaks(struct account *account);
 
 /* 64-byte aligned, zeroed; bytes is booked under kind. NULL when out of memory (or when a test's
  * account_fail_after fired). bytes 0 gives a valid pointer. */

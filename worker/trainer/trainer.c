@@ -352,6 +352,7 @@ int trainer_run(const struct trainer_options *options, const struct message *job
     trainer.world = (int)trainer.begin->workers;
     trainer.reducer = (struct trainer_reducer){.reducer = {reduce_statistics}, .client = options->client};
     param_table_init(&trainer.table);
+    account_forget_peaks(options->account);
     int status = job_load(&trainer.job, &source, err);
     if (status != 0) {
         return status;

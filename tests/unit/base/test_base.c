@@ -78,6 +78,9 @@ static void account_books_bytes_and_peak_by_kind(void **state)
     assert_int_equal(account.bytes[ACCOUNT_BUFFERS], 0);
     assert_int_equal(account.peak[ACCOUNT_BUFFERS], 70);
     assert_int_equal(account.peak[ACCOUNT_PARAMETERS], 0);
+    account_forget_peaks(&account);
+    assert_int_equal(account.peak[ACCOUNT_GRADIENTS], 9);
+    assert_int_equal(account.peak[ACCOUNT_BUFFERS], 0);
     account_free(&account, ACCOUNT_GRADIENTS, b, 9);
     account_free(&account, ACCOUNT_GRADIENTS, NULL, 5);
     assert_int_equal(account.bytes[ACCOUNT_GRADIENTS], 0);
