@@ -91,9 +91,16 @@ static int is_early(const struct server_job *job, const int *ranges, int count, 
     return 0;
 }
 
-/* Keeps the request until the step before it has finished here. Its ranks' credits are the limit of what can wait. */
+/* Keeps the request until the step before it has finished here; a resent one only brings a new way back. Its ranks'
+ * credits are the limit of what can wait. */
 static int keep_early(struct server_job *job, struct message *request, const struct net_return *back)
 {
+    for (struct push_early *kept = job->early; kept; kept = kept->next) {
+        if (kept->request.envelope->rank == request->envelope->rank && kept->back.request == back->request) {
+            kept->back = *back;
+            return 0;
+        }
+    }
     int64_t bytes = (int64_t)request->frames[0]->bytes;
     struct push_early *early = NULL;
     if (job->early_bytes + bytes <= job->map.ranks * job->job->parallel.credit_bytes) {

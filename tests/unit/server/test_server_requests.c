@@ -380,6 +380,38 @@ static void a_repeated_pull_waits_once(void **state)
     assert_int_equal(ask.status, STATUS_ABORTED);
 }
 
+/* A push of the step after next waits; its repeat must not take room twice. */
+static void a_repeated_early_push_waits_once(void **state)
+{
+    struct rig *rig = *state;
+    static struct ask ask;
+    give_values(rig);
+    send_question(rig, &(struct question){.type = SHOAL__TYPE__PUSH, .clock = 2, .begin = 4, .end = 5, .floats = 5}, &ask);
+    barrier(rig);
+    struct server_job *job = rig->server.current;
+    assert_non_null(job->early);
+    Shoal__Envelope e = SHOAL__ENVELOPE__INIT;
+    Shoal__Selector selector = SHOAL__SELECTOR__INIT;
+    selector.begin = 4;
+    selector.end = 5;
+    e.type = SHOAL__TYPE__PUSH;
+    e.clock = 2;
+    e.weight = 1;
+    e.dtype = SHOAL__DTYPE__F32;
+    e.selector = &selector;
+    struct buf *frame = buf_create(5 * sizeof(float));
+    struct message request = {.envelope = &e, .frames = {frame}, .frames_count = 1};
+    struct net_return back = job->early->back;
+    back.sent_ns++;
+    handle_push(&rig->server, &request, &back);
+    assert_null(job->early->next);
+    assert_int_equal(job->early_bytes, 5 * sizeof(float));
+    assert_int_equal(job->early->back.sent_ns, back.sent_ns);
+    assert_ptr_equal(request.frames[0], frame); /* not taken */
+    assert_int_equal(ask.done, 0);
+    buf_release(frame);
+}
+
 static void a_fetch_reads_its_own_snapshots_only(void **state)
 {
     struct rig *rig = *state;
@@ -431,6 +463,7 @@ int main(void)
         RIG_TEST(a_push_before_the_first_values_waits),
         RIG_TEST(a_push_is_taken_whole_or_not_at_all),
         RIG_TEST(a_repeated_pull_waits_once),
+        RIG_TEST(a_repeated_early_push_waits_once),
         RIG_TEST(a_fetch_reads_its_own_snapshots_only),
     };
     return cmocka_run_group_tests_name("server_requests", tests, NULL, NULL);
