@@ -29,6 +29,7 @@ struct fetch {
     struct net_link *link;
     struct fs_file out;
     int writing;
+    int fetched; /* the file at hand came whole */
     void (*done)(void *context, int status, const char *text);
     void *context;
 };
@@ -94,6 +95,7 @@ static void on_piece(void *context, int status, struct message *reply)
     }
     if (status == 0 && fetch->offset >= file->bytes) {
         fetch->writing = 0;
+        fetch->fetched = 1;
         status = fs_commit(&fetch->out, &err);
         fetch->offset = 0;
         net_link_close(fetch->link);
@@ -121,7 +123,9 @@ static void ask_piece(struct fetch *fetch)
     envelope.fetch = &body;
     struct net_call call = {.envelope = &envelope, .deadline_ms = PIECE_DEADLINE_MS, .resend_ms = 3000,
                             .reply = on_piece, .context = fetch};
-    net_request(fetch->link, &call);
+    if (net_request(fetch->link, &call) == 0) {
+        finish(fetch, STATUS_NOMEM, "snapshot: out of memory for a request");
+    }
 }
 
 static int begin_fetch(struct fetch *fetch, struct restore_file *file, struct errbuf *err)
@@ -156,9 +160,10 @@ static void fetch_next(struct fetch *fetch)
         }
         int here = access(file->path, R_OK) == 0;
         if (here && sha256_of_file(file->path, hex) == 0 && strcmp(hex, file->sha256) == 0) {
+            fetch->fetched = 0;
             continue;
         }
-        if (!file->holder[0] || strcmp(file->holder, fetch->server->address) == 0) {
+        if (fetch->fetched || !file->holder[0] || strcmp(file->holder, fetch->server->address) == 0) {
             errbuf_set(&err, here ? STATUS_CHECKSUM : STATUS_IO, "snapshot: %s is %s", file->path,
                        here ? "damaged: its SHA-256 is not the manifest's" : "missing");
             finish(fetch, here ? STATUS_CHECKSUM : STATUS_IO, err.text);
