@@ -114,7 +114,12 @@ static void send_requests(struct client *client)
         struct client_request *request = client->requests;
         client->requests = request->next;
         request->sent = 1;
-        member_request(client->member, request->envelope, request->frames, request->frames_count, on_reply, request);
+        if (member_request(client->member, request->envelope, request->frames, request->frames_count, on_reply,
+                           request) == 0) {
+            request->status = errbuf_set(&request->err, STATUS_NOMEM, "out of memory for a request");
+            request->done = 1;
+            pthread_cond_broadcast(&client->changed);
+        }
     }
     pthread_mutex_unlock(&client->lock);
 }

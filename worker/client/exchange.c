@@ -107,7 +107,11 @@ static struct buf *push_payload(struct client *client, const struct exchange_mes
         client->memory_shared++;
         client->layer_pushes[range->range->layer]++;
         pthread_mutex_unlock(&client->lock);
-        return buf_wrap((void *)range->push_data, message->bytes, release_shared, range);
+        struct buf *shared = buf_wrap((void *)range->push_data, message->bytes, release_shared, range);
+        if (!shared) {
+            release_shared(NULL, range);
+        }
+        return shared;
     }
     struct buf *buf = buf_create(message->bytes);
     char *at = buf ? buf->data : NULL;
@@ -209,6 +213,7 @@ static void send_push(struct client_server *server, struct exchange_message *mes
     pthread_mutex_unlock(&client->lock);
     if (!payload || net_request(server->link, &call) == 0) {
         client_fail(client, STATUS_NOMEM, "out of memory for a push");
+        free(message);
     }
     buf_release(payload);
 }
@@ -291,6 +296,7 @@ static void send_pulls(struct client_server *server)
         struct net_call call = {.envelope = &envelope, .resend_ms = RESEND_MS, .reply = on_pulled, .context = message};
         if (net_request(server->link, &call) == 0) {
             client_fail(client, STATUS_NOMEM, "out of memory for a pull");
+            free(message);
         }
     }
 }
