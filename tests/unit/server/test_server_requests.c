@@ -277,7 +277,7 @@ static void a_stranger_is_refused(void **state)
     assert_int_equal(answer(rig, &q, &ask), STATUS_DENIED);
     q.rank = 0;
     self->job = JOB + 1;
-    assert_int_equal(answer(rig, &q, &ask), STATUS_DENIED);
+    assert_int_equal(answer(rig, &q, &ask), STATUS_ABORTED);
     self->job = JOB;
     self->cluster_epoch = EPOCH - 1;
     assert_int_equal(answer(rig, &q, &ask), STATUS_DENIED);
