@@ -99,6 +99,11 @@ void core_launch_gathered(struct coordinator_core *core)
         return;
     }
     core->cluster_epoch++;
+    status = core_start_persist(core, &err);
+    if (status != 0) {
+        core_ending_end(core, status, "%s", err.text);
+        return;
+    }
     core_set_phase(core, CORE_REGISTERING);
     Shoal__Envelope envelope;
     Shoal__JobBegin begin = SHOAL__JOB_BEGIN__INIT;

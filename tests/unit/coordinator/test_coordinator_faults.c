@@ -244,6 +244,14 @@ static void a_state_that_cannot_be_stored_is_not_announced(void **state)
     const struct world_reply *event = cluster_events(&c, SHOAL__TYPE__END, 1, 1);
     assert_non_null(strstr(event->envelope->text, "No space left on device"));
     cluster_close(&c);
+    /* Nor is a cluster epoch: JOB is the first to carry it. */
+    cluster_open(&c, "");
+    c.world.persist_fails = 1;
+    cluster_join(&c);
+    assert_int_equal(world_submit(&c.world, "", 0), 0);
+    event = cluster_events(&c, SHOAL__TYPE__END, 1, 1);
+    assert_non_null(strstr(event->envelope->text, "No space left on device"));
+    cluster_close(&c);
 }
 
 static void F06_a_manifest_that_cannot_be_written_leaves_the_job_going(void **state)
