@@ -124,16 +124,20 @@ int core_start_build(struct coordinator_core *core, struct errbuf *err)
     return 0;
 }
 
-/* The address of a joined server that stores the file, or NULL. */
+/* The address of a joined server that stores the file, or NULL. What a server has written since it joined is not in its
+ * list: then the address in the manifest tells. */
 static const char *holder_of(const struct coordinator_core *core, const struct manifest_file *file)
 {
+    const char *wrote = NULL;
     for (int rank = 0; rank < core->members_limit[CORE_SERVER]; rank++) {
         const struct core_member *member = core->members[CORE_SERVER][rank];
         for (size_t i = 0; member != NULL && i < member->join->n_stored; i++)
             if (strcmp(member->join->stored[i]->sha256, file->sha256) == 0)
                 return member->address;
+        if (member != NULL && file->holder != NULL && *file->holder != '\0' && strcmp(member->address, file->holder) == 0)
+            wrote = member->address;
     }
-    return NULL;
+    return wrote;
 }
 
 static int find_holders(const struct coordinator_core *core, struct core_job *job, struct errbuf *err)
