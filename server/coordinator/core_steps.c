@@ -193,14 +193,22 @@ static int summary_missing(const struct coordinator_core *core, enum core_kind k
     return member == NULL || member->summary == NULL;
 }
 
+/* One that is late only because another one is silent must not stand for it. */
+static int is_silent(const struct coordinator_core *core, enum core_kind kind, int rank)
+{
+    const struct core_member *member = core->members[kind][rank];
+    return member != NULL && core->now_ns - member->heard_ns > (int64_t)2 * CORE_HEARTBEAT_MS * 1000000;
+}
+
 /* While a client program decides when to push, nothing is overdue; a job with a length must move. */
 static void say_stalled(struct coordinator_core *core, double waited)
 {
-    char reports[CORE_LINE], sums[CORE_LINE];
+    char reports[CORE_LINE], sums[CORE_LINE], silent[CORE_LINE];
     core_members_list(core, report_missing, "the reports of ", reports);
     core_members_list(core, sums_missing, "the sums of ", sums);
-    core_log(core, LOG_WARNING, "step %llu: waiting for %s%s%s for %.0f s", (unsigned long long)core->job.step.step,
-             reports, *reports != '\0' && *sums != '\0' ? "; " : "", sums, waited);
+    core_members_list(core, is_silent, ", nothing heard from ", silent);
+    core_log(core, LOG_WARNING, "step %llu: waiting for %s%s%s for %.0f s%s", (unsigned long long)core->job.step.step,
+             reports, *reports != '\0' && *sums != '\0' ? "; " : "", sums, waited, silent);
 }
 
 void core_steps_tick(struct coordinator_core *core)

@@ -114,6 +114,7 @@ static void F03_workers_before_servers_before_the_coordinator(void **state)
     expect_exact(&daemons);
 }
 
+/* The paused one is named, apart from those that only cannot go on without it. */
 static void paused_until_said(enum fault_role role)
 {
     const struct fault_run run = {
@@ -126,18 +127,19 @@ static void paused_until_said(enum fault_role role)
         fault_fail(daemons.coordinator, "step 5 never came");
     pid_t pid = marked_pid(role == FAULT_WORKER ? daemons.worker[1] : daemons.server[1]);
     kill(pid, SIGSTOP);
-    wait_said(daemons.coordinator, "waiting for", 2);
+    wait_said(daemons.coordinator,
+              role == FAULT_WORKER ? "nothing heard from workers 1" : "nothing heard from servers 1", 1);
     kill(pid, SIGCONT);
     expect_exact(&daemons);
 }
 
-static void F03_a_paused_worker_goes_on_exactly(void **state)
+static void F03_a_paused_worker_is_named_and_goes_on_exactly(void **state)
 {
     (void)state;
     paused_until_said(FAULT_WORKER);
 }
 
-static void F03_a_paused_server_goes_on_exactly(void **state)
+static void F03_a_paused_server_is_named_and_goes_on_exactly(void **state)
 {
     (void)state;
     paused_until_said(FAULT_SERVER);
@@ -170,8 +172,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(F03_three_workers_declared_and_two_started, open_all, close_all),
         cmocka_unit_test_setup_teardown(F03_workers_before_servers_before_the_coordinator, open_all, close_all),
-        cmocka_unit_test_setup_teardown(F03_a_paused_worker_goes_on_exactly, open_all, close_all),
-        cmocka_unit_test_setup_teardown(F03_a_paused_server_goes_on_exactly, open_all, close_all),
+        cmocka_unit_test_setup_teardown(F03_a_paused_worker_is_named_and_goes_on_exactly, open_all, close_all),
+        cmocka_unit_test_setup_teardown(F03_a_paused_server_is_named_and_goes_on_exactly, open_all, close_all),
         cmocka_unit_test_setup_teardown(F03_an_abandoned_worker_ends_the_job_on_every_rank, open_all, close_all),
     };
     return cmocka_run_group_tests_name("F03", tests, NULL, NULL);

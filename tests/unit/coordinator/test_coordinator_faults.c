@@ -65,6 +65,7 @@ static void a_stalled_step_says_who_is_missing_for_what(void **state)
     actor_report(&c.workers[1], 2, 1, 4);
     pass(&c, 30, 2); /* worker 2 stopped for 30 s */
     assert_non_null(strstr(c.world.logged, "step 2: waiting for the reports of workers 2; the sums of servers 0 for 10 s"));
+    assert_non_null(strstr(c.world.logged, " for 10 s, nothing heard from workers 2"));
     assert_int_equal(c.world.end_status, 0);
     /* and goes on */
     for (int i = 0; i < c.keymap.ranges_count; i++)
