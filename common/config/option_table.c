@@ -206,7 +206,7 @@ static const struct option rows[] = {
          "how the workers share the training: ps, servers own it"),
     ENUM("parallel", "consistency", parallel.consistency, consistencies, "bsp", "bsp: all workers, step by step"),
     ENUM("parallel", "aggregate", parallel.aggregate, aggregates, "mean", "how the workers' gradients become one"),
-    FILEPATH("parallel", "aggregate_plugin", parallel.aggregate_plugin, "a .so that exports shoal_aggregate",
+    FILEPATH("parallel", "aggregate_plugin", parallel.aggregate_plugin, "a .so that exports shoal_aggregator",
              .only = "parallel.aggregate=plugin"),
     FLOAT("parallel", "trim_fraction", parallel.trim_fraction, 0, 0.5, "0.1",
           "part of the values left out at each end", .flags = OPTION_HIGH_OPEN,

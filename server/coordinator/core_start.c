@@ -253,7 +253,7 @@ static void say_header(struct coordinator_core *core)
         core_say(core, "core type %s", type);
     if (job->total_steps > 0)
         core_say(core, "steps %llu", (unsigned long long)job->total_steps);
-    if (job->snapshot_dir == NULL && job->job->snapshot.every > 0)
+    if (job->snapshot_dir == NULL)
         core_say(core, "durability none: no snapshot.dir");
 }
 
