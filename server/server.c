@@ -176,7 +176,7 @@ static int open_all(struct server *server, struct errbuf *err)
     }
     struct member_options member = {
         .cluster = options->cluster, .curve = server->has_curve ? &server->curve : NULL, .join = &server->join,
-        .start_s = START_S, .dead_s = DEAD_S, .ops = {on_joined, on_event, on_lost, server}};
+        .start_s = START_S, .dead_s = DEAD_S, .log = &server->log, .ops = {on_joined, on_event, on_lost, server}};
     status = member_create(&server->member, server->net, &server->loop, &member, err);
     if (status == 0 && server->host->ready) {
         server->host->ready(server->host->context, server->address);

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/errbuf.h"
+#include "base/log.h"
 #include "base/status.h"
 
 enum { RESEND_MS = 3000, TICK_MS = 250 };
@@ -25,6 +26,7 @@ struct member {
     int64_t heartbeat_ns;
     int joined, lost, beating;
     struct leave leave;
+    char stall[1024]; /* what the coordinator last waited for */
 };
 
 static void await_next(struct member *member);
@@ -122,6 +124,10 @@ static void on_heartbeat(void *context, int status, struct message *reply)
     int64_t now = clock_now_ns();
     member->heard_ns = now;
     const Shoal__Envelope *e = reply->envelope;
+    if (e->text[0] && strcmp(e->text, member->stall) != 0 && member->options.log) {
+        log_warning(member->options.log, "%s", e->text);
+    }
+    snprintf(member->stall, sizeof(member->stall), "%s", e->text);
     int64_t trip = (now - e->echo_ns) - (e->sent_ns - e->received_ns);
     if (e->echo_ns && (member->best_trip_ns == 0 || trip < member->best_trip_ns)) {
         member->best_trip_ns = trip;

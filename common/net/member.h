@@ -23,6 +23,7 @@ struct member_options {
     const struct net_curve *curve;  /* NULL: plain */
     const Shoal__Join *join;        /* copied where needed until joined: must outlive that */
     double start_s, dead_s;         /* give up joining; coordinator silent */
+    const struct log *log;          /* where a stall that the coordinator reports is said; NULL: nowhere */
     struct member_ops ops;
 };
 

@@ -20,6 +20,7 @@ static const uint8_t phase_moves[CORE_PHASES][CORE_PHASES] = {
 
 void core_set_phase(struct coordinator_core *core, enum core_phase phase)
 {
+    core->stall[0] = '\0';
     int allowed = phase_moves[core->phase][phase];
     assert(allowed);
     (void)allowed;
@@ -36,6 +37,15 @@ void core_log(struct coordinator_core *core, enum log_level level, const char *f
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
     core->ops.log(core->ops.context, level, line);
+}
+
+void core_stall(struct coordinator_core *core, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(core->stall, sizeof core->stall, format, arguments);
+    va_end(arguments);
+    core_log(core, LOG_WARNING, "%s", core->stall);
 }
 
 void core_say(struct coordinator_core *core, const char *format, ...)
@@ -147,6 +157,7 @@ static void heartbeat(struct coordinator_core *core, struct core_member *member,
     (void)message;
     Shoal__Envelope envelope;
     core_envelope(core, &envelope, SHOAL__TYPE__HEARTBEAT);
+    envelope.text = core->stall;
     core->ops.reply(core->ops.context, back, &envelope, NULL, 0);
 }
 

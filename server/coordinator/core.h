@@ -182,6 +182,7 @@ struct coordinator_core {
     size_t events_count, events_room;
     uint64_t sequence;
     struct core_job job;
+    char stall[CORE_LINE]; /* who is waited for, told to every member with its next heartbeat; "": nobody */
     int stopping;
     int closing;     /* stopping because an operator ends the whole cluster */
     int64_t stop_ns; /* leave by then */
@@ -198,6 +199,8 @@ struct coordinator_core {
 void core_set_phase(struct coordinator_core *core, enum core_phase phase);
 void core_log(struct coordinator_core *core, enum log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Logs who is waited for and keeps it for the members' heartbeats. */
+void core_stall(struct coordinator_core *core, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void core_say(struct coordinator_core *core, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void core_envelope(const struct coordinator_core *core, Shoal__Envelope *envelope, Shoal__Type type);
 void core_answer(struct coordinator_core *core, const struct net_return *back, int status, const char *format, ...)

@@ -321,5 +321,5 @@ void core_launch_tick(struct coordinator_core *core)
         return;
     job->said_ns = core->now_ns;
     core_members_list(core, is_missing, awaited(core->phase), text);
-    core_log(core, LOG_WARNING, "%s for %.0f s", text, seconds(core->now_ns - job->phase_ns));
+    core_stall(core, "%s for %.0f s", text, seconds(core->now_ns - job->phase_ns));
 }

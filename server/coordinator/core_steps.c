@@ -19,6 +19,7 @@ void core_steps_begin(struct coordinator_core *core, uint64_t number)
         memset(&job->reports[rank], 0, sizeof job->reports[rank]);
     }
     core_gather_forget(job, number > 1 ? number - 1 : 0);
+    core->stall[0] = '\0';
     step_begin(&job->step, core->cluster_epoch, number, job->applied);
     job->said_ns = core->now_ns;
 }
@@ -207,7 +208,7 @@ static void say_stalled(struct coordinator_core *core, double waited)
     core_members_list(core, report_missing, "the reports of ", reports);
     core_members_list(core, sums_missing, "the sums of ", sums);
     core_members_list(core, is_silent, ", nothing heard from ", silent);
-    core_log(core, LOG_WARNING, "step %llu: waiting for %s%s%s for %.0f s%s", (unsigned long long)core->job.step.step,
+    core_stall(core, "step %llu: waiting for %s%s%s for %.0f s%s", (unsigned long long)core->job.step.step,
              reports, *reports != '\0' && *sums != '\0' ? "; " : "", sums, waited, silent);
 }
 
@@ -223,11 +224,10 @@ void core_steps_tick(struct coordinator_core *core)
     char text[CORE_LINE];
     if (job->snapshot.active) {
         core_members_list(core, files_missing, "", text);
-        core_log(core, LOG_WARNING, "snapshot of step %llu: waiting for the files of %s for %.0f s",
-                 (unsigned long long)job->snapshot.step, text, waited);
+        core_stall(core, "snapshot of step %llu: waiting for the files of %s for %.0f s", (unsigned long long)job->snapshot.step, text, waited);
     } else if (core->phase == CORE_FINISHING) {
         core_members_list(core, summary_missing, "", text);
-        core_log(core, LOG_WARNING, "end: waiting for the summaries of %s for %.0f s", text, waited);
+        core_stall(core, "end: waiting for the summaries of %s for %.0f s", text, waited);
     } else if (job->total_steps > 0 || job->step.workers_missing < job->workers) {
         say_stalled(core, waited);
     }

@@ -218,7 +218,7 @@ static int open_net(struct client *client, struct errbuf *err)
     client->join.version = (char *)SHOAL_VERSION;
     struct member_options member = {
         .cluster = client->options.cluster, .curve = client->has_curve ? &client->curve : NULL, .join = &client->join,
-        .start_s = client->options.start_s, .dead_s = DEAD_S, .ops = {on_joined, on_event, on_lost, client}};
+        .start_s = client->options.start_s, .dead_s = DEAD_S, .log = &client->log, .ops = {on_joined, on_event, on_lost, client}};
     return member_create(&client->member, client->net, &client->loop, &member, err);
 }
 
