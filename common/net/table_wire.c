@@ -1,9 +1,12 @@
 #include "net/table_wire.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 
 #include "base/errbuf.h"
 #include "base/status.h"
+
+enum { TENSORS_MAX = UINT16_MAX };
 
 struct packed {
     Shoal__ParamTable message; /* first member */
@@ -55,6 +58,9 @@ int table_wire_unpack(struct param_table *table, const Shoal__ParamTable *messag
     param_table_init(table);
     if (!message) {
         return errbuf_set(err, STATUS_FORMAT, "no parameter table");
+    }
+    if (message->n_tensors > TENSORS_MAX) {
+        return errbuf_set(err, STATUS_RANGE, "parameter table: %zu tensors, at most %d", message->n_tensors, TENSORS_MAX);
     }
     for (size_t i = 0; i < message->n_tensors; i++) {
         const Shoal__Tensor *t = message->tensors[i];

@@ -248,8 +248,6 @@ void core_launch_ready(struct coordinator_core *core, struct core_member *member
 void core_launch_tick(struct coordinator_core *core);
 
 /* --- core_start.c: what START says */
-/* The table of a REGISTER; initialised by the call, empty on error. STATUS_RANGE, STATUS_EXISTS, STATUS_INVALID. */
-int core_start_table(const Shoal__ParamTable *from, struct param_table *table, struct errbuf *err);
 int core_start_build(struct coordinator_core *core, struct errbuf *err); /* table, key map, step, running values */
 int core_start_restore(struct coordinator_core *core, struct errbuf *err); /* snapshot to resume from */
 int core_start_persist(struct coordinator_core *core, struct errbuf *err);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "net/table_wire.h"
 #include "server/coordinator/core.h"
 
 static double seconds(int64_t ns)
@@ -130,7 +131,7 @@ static uint64_t fingerprint_of(const Shoal__Register *body)
 {
     struct param_table table;
     uint64_t result = 0;
-    if (core_start_table(body->table, &table, NULL) == 0)
+    if (table_wire_unpack(&table, body->table, NULL) == 0)
         result = param_table_fingerprint(&table);
     param_table_close(&table);
     return result;
@@ -214,7 +215,7 @@ void core_launch_register(struct coordinator_core *core, struct core_member *mem
     struct param_table table;
     struct errbuf err;
     errbuf_init(&err);
-    int status = core_start_table(envelope->register_->table, &table, &err);
+    int status = table_wire_unpack(&table, envelope->register_->table, &err);
     param_table_close(&table);
     if (status != 0) {
         core_ending_end(core, status, "worker %d's parameter table: %s", member->rank, err.text);

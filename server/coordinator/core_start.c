@@ -3,42 +3,13 @@
 #include <string.h>
 
 #include "cluster/norm_stats.h"
+#include "net/table_wire.h"
 #include "optim/optimizer.h"
 #include "server/coordinator/core.h"
 
-int core_start_table(const Shoal__ParamTable *from, struct param_table *table, struct errbuf *err)
-{
-    param_table_init(table);
-    int status = from->n_tensors > UINT16_MAX ? errbuf_set(err, STATUS_RANGE, "%zu tensors", from->n_tensors) : 0;
-    for (size_t i = 0; status == 0 && i < from->n_tensors; i++) {
-        const Shoal__Tensor *tensor = from->tensors[i];
-        if (tensor->layer + 1 < (uint32_t)table->layer_count || tensor->layer > (uint32_t)table->layer_count) {
-            status = errbuf_set(err, STATUS_INVALID, "tensor \"%.100s\": layers must come in order", tensor->name);
-            break;
-        }
-        if (tensor->layer == (uint32_t)table->layer_count && (status = param_table_add_layer(table)) < 0)
-            break;
-        int added = param_table_add(table, tensor->name, tensor->n_shape > PARAM_DIMS_MAX ? -1 : (int)tensor->n_shape,
-                                    tensor->shape, err);
-        status = added < 0 ? added : 0;
-        if (added >= 0) {
-            table->tensors[added].frozen = tensor->frozen;
-            table->tensors[added].no_decay = tensor->no_decay;
-        }
-    }
-    if (status == 0 && (uint32_t)table->layer_count != from->layers)
-        status = errbuf_set(err, STATUS_INVALID, "%u layers said, %d found", from->layers, table->layer_count);
-    if (status < 0) {
-        param_table_close(table);
-        param_table_init(table);
-        return status;
-    }
-    return 0;
-}
-
 static int build_keymap(struct core_job *job, struct errbuf *err)
 {
-    int status = core_start_table(job->registration->table, &job->table, err);
+    int status = table_wire_unpack(&job->table, job->registration->table, err);
     if (status != 0)
         return status;
     job->fingerprint = param_table_fingerprint(&job->table);
