@@ -106,8 +106,8 @@ uint64_t shard_clock(const struct shard *shard, int range);
  * and while the next ones are made: `applied` says when they are there. */
 struct buf *shard_share(const struct shard *shard, int range);
 
-/* Norms of the complete step (0 in eager mode, which does not measure them), runs in this shard's range order; arrays of `shard_runs` entries, borrowed until the next
- * step. */
+/* Norms of the complete step (0 in eager mode, which does not measure them): Σg² and finite byte (step.h) of each run, in
+ * this shard's range order; arrays of `shard_runs` entries, borrowed until the next step. weight: Σ of the shares'. */
 int64_t shard_runs(const struct shard *shard);
 void shard_norms(const struct shard *shard, const double **squares, const uint8_t **finite, double *weight);
 

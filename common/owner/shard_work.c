@@ -287,32 +287,35 @@ static int prepare_buffers(struct shard_range *range)
     return 0;
 }
 
+static void take_contributions(struct shard_range *range)
+{
+    if (range->shard->options.aggregator) {
+        combine_all(range);
+        return;
+    }
+    for (int r = 0; r < range->range->runs; r++) {
+        take_turns(range, r);
+    }
+}
+
 void shard_work_run(struct shard_range *range)
 {
+    static const char *const names[] = {[WORK_SUM] = "sum", [WORK_PREPARE] = "prepare", [WORK_APPLY] = "apply"};
     int64_t begin = clock_now_ns();
     range->out_of_memory = prepare_buffers(range) != 0;
     if (range->out_of_memory) {
         return;
     }
-    if (range->work != WORK_SUM) {
-        for (int r = 0; r < range->range->runs; r++) {
-            if (range->work == WORK_APPLY) {
-                update_run(range, r);
-            } else {
-                prepare_run(range, r);
-            }
-        }
-        trace_add(range->shard->options.trace, TRACE_APPLY, 2, range->work == WORK_APPLY ? "apply" : "prepare", (int64_t)range->clock + 1, range->range->layer,
-                  begin, clock_now_ns());
-        return;
+    if (range->work == WORK_SUM) {
+        take_contributions(range);
     }
-    if (range->shard->options.aggregator) {
-        combine_all(range);
-    } else {
-        for (int r = 0; r < range->range->runs; r++) {
-            take_turns(range, r);
+    for (int r = 0; range->work != WORK_SUM && r < range->range->runs; r++) {
+        if (range->work == WORK_APPLY) {
+            update_run(range, r);
+        } else {
+            prepare_run(range, r);
         }
     }
-    trace_add(range->shard->options.trace, TRACE_APPLY, 2, "sum", (int64_t)range->clock + 1, range->range->layer, begin,
-              clock_now_ns());
+    trace_add(range->shard->options.trace, TRACE_APPLY, 2, names[range->work], (int64_t)range->clock + 1,
+              range->range->layer, begin, clock_now_ns());
 }

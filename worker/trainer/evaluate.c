@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/errbuf.h"
+#include "base/status.h"
 #include "base/trace.h"
 #include "worker/trainer/trainer_internal.h"
 
@@ -39,7 +40,7 @@ int trainer_evaluate(struct trainer *trainer, const char *name, const struct dat
     int64_t mine = blocks > trainer->rank ? (blocks - trainer->rank + trainer->world - 1) / trainer->world : 0;
     struct buf *rows = buf_create((size_t)mine * ROW_DOUBLES * sizeof(double) + 1);
     if (!rows) {
-        return errbuf_set(err, -1, "evaluation: out of memory");
+        return errbuf_set(err, STATUS_NOMEM, "evaluation: out of memory");
     }
     rows->bytes = (size_t)mine * ROW_DOUBLES * sizeof(double);
     memset(rows->data, 0, rows->bytes);

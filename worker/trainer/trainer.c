@@ -20,7 +20,6 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-
 /* --- getting ready ------------------------------------------------------------------------------------ */
 
 static int load_data(struct trainer *trainer, struct errbuf *err)
