@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "tests/fault/fault_job.h"
+#include "tests/lib/forwarder.h"
 #include "tests/lib/marked.h"
 
 static char folder[MARKED_PATH], sha[FAULT_SHA];
@@ -167,6 +168,26 @@ static void F03_an_abandoned_worker_ends_the_job_on_every_rank(void **state)
         fault_fail(daemons.worker[2], "it woke up, nobody is there any more, and it ended with %d", code);
 }
 
+/* The coordinator hears the server all the time: only the workers can tell. */
+static void F03_a_server_that_no_worker_reaches_ends_the_job_on_every_rank(void **state)
+{
+    (void)state;
+    const struct fault_run run = {.name = "run",
+                                  .workers = 2,
+                                  .servers = 2,
+                                  .steps = 1000000,
+                                  .sets = {"cluster.timeouts.server_dead=3"}};
+    struct fault_daemons daemons;
+    fault_daemons_plan(&daemons, set, folder, &run);
+    struct forwarder *forwarder = forwarder_open(daemons.server_port[1]);
+    daemons.via_server[1] = forwarder_port(forwarder);
+    fault_daemons_start(&daemons);
+    if (!fault_wait_step(folder, "run", 5, fault_deadline_s))
+        fault_fail(daemons.coordinator, "step 5 never came");
+    forwarder_close(forwarder);
+    expect_all_say(&daemons, NULL, "cannot be reached for 3 s");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -175,6 +196,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(F03_a_paused_worker_is_named_and_goes_on_exactly, open_all, close_all),
         cmocka_unit_test_setup_teardown(F03_a_paused_server_is_named_and_goes_on_exactly, open_all, close_all),
         cmocka_unit_test_setup_teardown(F03_an_abandoned_worker_ends_the_job_on_every_rank, open_all, close_all),
+        cmocka_unit_test_setup_teardown(F03_a_server_that_no_worker_reaches_ends_the_job_on_every_rank, open_all, close_all),
     };
     return cmocka_run_group_tests_name("F03", tests, NULL, NULL);
 }

@@ -246,7 +246,7 @@ int client_open(struct client **out, const struct client_options *options, struc
     client->log = options->host->log;
     client->events_tail = &client->events;
     client->rank = -1;
-    client->dead_s = DEAD_S;
+    client->dead_s = client->server_dead_s = DEAD_S;
     errbuf_init(&client->why);
     if (options->host->keys_dir && options->host->keys_dir[0]) {
         int status = net_keys_load(&client->curve, options->host->keys_dir, options->host->key_name, "coordinator", err);
@@ -327,10 +327,11 @@ int64_t client_clock_offset_ns(struct client *client)
     return offset;
 }
 
-void client_set_dead_after(struct client *client, double seconds)
+void client_set_dead_after(struct client *client, double coordinator_s, double server_s)
 {
     pthread_mutex_lock(&client->lock);
-    client->dead_s = seconds;
+    client->dead_s = coordinator_s;
+    client->server_dead_s = server_s;
     pthread_mutex_unlock(&client->lock);
 }
 

@@ -32,7 +32,9 @@ void client_close(struct client *client, int status, const char *text);
 void client_cancel(struct client *client);
 int client_rank(const struct client *client);
 int64_t client_clock_offset_ns(struct client *client);
-void client_set_dead_after(struct client *client, double seconds);
+/* From the job: how long the coordinator may be silent, and a server's connection be gone, before the job fails with
+ * STATUS_TIMEOUT. */
+void client_set_dead_after(struct client *client, double coordinator_s, double server_s);
 void client_set_trace(struct client *client, struct trace *trace); /* between jobs */
 
 /* The next event of the job (JOB, START, VERDICT, SNAPSHOT, END), taken by the caller (message_close). Blocks. A

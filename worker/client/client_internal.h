@@ -50,6 +50,7 @@ struct client_server {
     struct net_link *link;
     struct client_queue pushes, pulls;
     uint64_t credit, in_flight;
+    int64_t gone_ns; /* since when the connection is gone; 0: it is there */
     int greeted;
 };
 
@@ -75,7 +76,7 @@ struct client {
     int leave_status;
     char leave_text[256];
     int64_t offset_ns;
-    double dead_s;
+    double dead_s, server_dead_s;
     const struct keymap *map;
     struct client_range *ranges;
     struct client_server *servers; /* links are the loop thread's */

@@ -9,7 +9,7 @@
 #include "worker/client/client_internal.h"
 
 /* Ranges up to SMALL_BYTES travel several in one message of at most GATHER_BYTES; larger ones alone and without a copy. */
-enum { SMALL_BYTES = 16 << 10, GATHER_BYTES = 256 << 10, RESEND_MS = 10000 };
+enum { SMALL_BYTES = 16 << 10, GATHER_BYTES = 256 << 10, RESEND_MS = 10000, CLIENT_TEXT = 320 };
 
 /* The ranges of one PUSH or PULL under way. */
 struct exchange_message {
@@ -322,6 +322,32 @@ static void on_welcome(void *context, int status, struct message *reply)
     pthread_mutex_unlock(&client->lock);
 }
 
+static void on_link(void *context, int connected)
+{
+    struct client_server *server = context;
+    server->gone_ns = connected ? 0 : clock_now_ns();
+}
+
+/* A server that the coordinator still hears, but this worker cannot reach, would be waited for without end. */
+static void look_for_gone(struct client *client)
+{
+    char text[CLIENT_TEXT];
+    pthread_mutex_lock(&client->lock);
+    double limit_s = client->server_dead_s;
+    int failed = client->status != 0;
+    pthread_mutex_unlock(&client->lock);
+    for (int s = 0; s < client->servers_count && !failed; s++) {
+        int64_t gone_ns = client->servers[s].gone_ns;
+        double seconds = gone_ns ? (double)(clock_now_ns() - gone_ns) / 1e9 : 0;
+        if (seconds > limit_s) {
+            snprintf(text, sizeof(text), "server %d at %.200s cannot be reached for %.0f s", s, client->peers.addresses[s],
+                     seconds);
+            client_fail(client, STATUS_TIMEOUT, text);
+            failed = 1;
+        }
+    }
+}
+
 static void open_links(struct client *client)
 {
     struct errbuf err;
@@ -329,11 +355,12 @@ static void open_links(struct client *client)
     for (int s = 0; s < client->servers_count; s++) {
         struct client_server *server = &client->servers[s];
         struct net_curve curve = client->curve;
+        server->gone_ns = clock_now_ns();
         if (client->has_curve && client->peers.keys) {
             snprintf(curve.server_key, sizeof(curve.server_key), "%s", client->peers.keys[s]);
         }
         int status = net_link_open(&server->link, client->net, client->peers.addresses[s],
-                                   client->has_curve ? &curve : NULL, NULL, NULL, &err);
+                                   client->has_curve ? &curve : NULL, on_link, server, &err);
         if (status != 0) {
             client_fail(client, status, err.text);
             return;
@@ -380,6 +407,7 @@ void exchange_turn(struct client *client)
     if (!client->attached || client->leaving) {
         return;
     }
+    look_for_gone(client);
     pthread_mutex_lock(&client->lock);
     for (int s = 0; s < client->servers_count; s++) {
         queue_append(client, &client->servers[s].pushes, &client->new_pushes[s]);

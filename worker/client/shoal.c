@@ -382,7 +382,7 @@ static int start_job(struct shoal_client *c, const char *yaml, struct errbuf *er
     }
     status = check_job(job, err);
     if (status == 0) {
-        client_set_dead_after(c->client, job->cluster.timeouts.coordinator_dead);
+        client_set_dead_after(c->client, job->cluster.timeouts.coordinator_dead, job->cluster.timeouts.server_dead);
         status = mark_tensors(&c->table, job, err);
     }
     if (status == 0) {

@@ -356,7 +356,8 @@ int trainer_run(const struct trainer_options *options, const struct message *job
     if (status != 0) {
         return status;
     }
-    client_set_dead_after(options->client, trainer.job->cluster.timeouts.coordinator_dead);
+    client_set_dead_after(options->client, trainer.job->cluster.timeouts.coordinator_dead,
+                          trainer.job->cluster.timeouts.server_dead);
     atomic_store(&options->host->stop_grace_ms, role_stop_grace_ms(trainer.job->cluster.stop_timeout));
     if (trainer.begin->trace) {
         trainer.trace = trace_create(TRACE_EVENTS);
