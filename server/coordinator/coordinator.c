@@ -81,7 +81,7 @@ static int op_job_begins(void *context, const struct coordinator_job *job, struc
 {
     struct coordinator *self = context;
     atomic_store(&self->host->stop_grace_ms, role_stop_grace_ms(job->job->cluster.stop_timeout));
-    return output_metrics_open(&self->output, job->metrics_path, job->resume, err);
+    return output_job_begins(&self->output, job->metrics_path, job->resume, err);
 }
 
 static int op_restore(void *context, const struct coordinator_job *job, const char *dir, struct manifest *manifest,

@@ -27,12 +27,13 @@ static void end_torn_line(FILE *file)
     fseek(file, 0, SEEK_END);
 }
 
-int output_metrics_open(struct output *output, const char *path, int appending, struct errbuf *err)
+int output_job_begins(struct output *output, const char *path, int appending, struct errbuf *err)
 {
     if (output->metrics != NULL)
         fclose(output->metrics);
     output->metrics = NULL;
     output->window_ns = 0;
+    output->last[0] = '\0';
     output->samples_per_s = output->steps_per_s = 0;
     if (path == NULL || *path == '\0')
         return 0;

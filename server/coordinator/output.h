@@ -22,8 +22,9 @@ struct output {
 };
 
 void output_init(struct output *output, int fd, int live);
-/* appending: a resumed run's lines follow those of the run before. STATUS_IO with path and errno text. */
-int output_metrics_open(struct output *output, const char *path, int appending, struct errbuf *err);
+/* A job begins: rates and the last line start anew, its metrics file ("" or NULL: none) is opened. appending: a resumed
+ * run's lines follow those of the run before. STATUS_IO with path and errno text. */
+int output_job_begins(struct output *output, const char *path, int appending, struct errbuf *err);
 void output_close(struct output *output);
 void output_say(struct output *output, const char *line);
 /* The first line that cannot be written is said, and no other follows it: training goes on. */

@@ -261,13 +261,15 @@ static void a_torn_metrics_line_is_ended(void **state)
     path_of(path, "metrics.jsonl");
     assert_int_equal(fs_write_file(path, "{\"a\":1}\n{\"b\"", 12, &err), 0);
     output_init(&output, -1, 0);
-    assert_int_equal(output_metrics_open(&output, path, 1, &err), 0);
+    snprintf(output.last, sizeof output.last, "step 6/6, the job before");
+    assert_int_equal(output_job_begins(&output, path, 1, &err), 0);
+    assert_string_equal(output.last, "");
     output_metrics(&output, "{\"c\":1}");
     output_close(&output);
     assert_int_equal(fs_read_file(path, 4096, &text, &bytes, &err), 0);
     assert_string_equal(text, "{\"a\":1}\n{\"b\"\n{\"c\":1}\n");
     free(text);
-    assert_int_equal(output_metrics_open(&output, "/nowhere/m", 0, &err), STATUS_IO);
+    assert_int_equal(output_job_begins(&output, "/nowhere/m", 0, &err), STATUS_IO);
     assert_non_null(strstr(err.text, "/nowhere/m"));
 }
 
