@@ -52,14 +52,13 @@ void handle_init(struct server *server, struct message *request, const struct ne
         count = errbuf_set(&err, STATUS_DENIED, "first values come from rank 0");
     }
     const float *data = count > 0 ? request->frames[0]->data : NULL;
-    for (int i = 0; i < count && status == 0; i++) {
+    for (int i = 0; i < count && status >= 0; i++) {
+        int64_t elements = keymap_range_elements(&job->map.ranges[ranges[i]]);
         status = shard_init_values(job->shard, ranges[i], data);
-        data += keymap_range_elements(&job->map.ranges[ranges[i]]);
+        job->init_bytes += status == 0 ? elements * (int64_t)sizeof(float) : 0;
+        data += elements;
     }
-    if (count > 0 && status == 0) {
-        job->init_bytes += (int64_t)request->frames[0]->bytes;
-    }
-    net_reply_status(server->router, back, count < 0 ? count : status, err.text);
+    net_reply_status(server->router, back, count < 0 ? count : status < 0 ? status : 0, err.text);
     free(ranges);
 }
 

@@ -444,7 +444,7 @@ int shard_init_values(struct shard *shard, int index, const float *data)
         return STATUS_UNKNOWN;
     }
     if (range->initialised) {
-        return 0;
+        return 1;
     }
     struct buf **target = range->values ? &range->values : &range->sums;
     if (shard_make_sole(target, 0) != 0) {

@@ -87,7 +87,7 @@ struct shard_push {
  * next). */
 int shard_push(struct shard *shard, const struct shard_push *push);
 
-/* First values of a range (clock 0); a second INIT is a repeat and changes nothing. */
+/* First values of a range (clock 0). 0; 1: it has them, nothing was changed; STATUS_UNKNOWN (not here), STATUS_NOMEM. */
 int shard_init_values(struct shard *shard, int range, const float *data);
 /* 1 when every range has its values. */
 int shard_has_values(const struct shard *shard);

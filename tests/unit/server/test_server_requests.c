@@ -349,6 +349,16 @@ static void a_push_is_taken_whole_or_not_at_all(void **state)
     assert_int_equal(shard_clock(rig->server.current->shard, 4), 1);
 }
 
+static void first_values_are_booked_once(void **state)
+{
+    struct rig *rig = *state;
+    give_values(rig);
+    int64_t booked = rig->server.current->init_bytes;
+    assert_int_equal(booked, (40000 - 16384 + 10 + 5 + 7) * 4);
+    give_values(rig); /* sent again after a cut connection */
+    assert_int_equal(rig->server.current->init_bytes, booked);
+}
+
 /* The resent request has the number of the first: only its way back is new, and it is answered once. */
 static void a_repeated_pull_waits_once(void **state)
 {
@@ -462,6 +472,7 @@ int main(void)
         RIG_TEST(a_stranger_is_refused),
         RIG_TEST(a_push_before_the_first_values_waits),
         RIG_TEST(a_push_is_taken_whole_or_not_at_all),
+        RIG_TEST(first_values_are_booked_once),
         RIG_TEST(a_repeated_pull_waits_once),
         RIG_TEST(a_repeated_early_push_waits_once),
         RIG_TEST(a_fetch_reads_its_own_snapshots_only),
