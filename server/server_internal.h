@@ -58,7 +58,6 @@ struct server_job {
     struct pull_wait **waiting; /* by range */
     struct push_early *early, **early_tail;
     int64_t early_bytes;
-    char *directory;        /* of the job file */
     struct trace *trace;
     struct save *save;      /* under way */
     uint64_t *saved;        /* steps written to the folder of its own, not yet removed, oldest first */

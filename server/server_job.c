@@ -52,7 +52,6 @@ void server_job_begin(struct server *server, const Shoal__JobBegin *begin)
     }
     param_table_init(&job->table);
     job->early_tail = &job->early;
-    job->directory = strdup(begin->directory);
     job->trace = begin->trace ? trace_create(TRACE_EVENTS) : NULL;
     member_set_dead_after(server->member, job->job->cluster.timeouts.coordinator_dead);
     atomic_store(&server->host->stop_grace_ms, role_stop_grace_ms(job->job->cluster.stop_timeout));
@@ -72,7 +71,6 @@ static int make_shard(struct server *server, const Shoal__Start *start, struct e
         .map = &job->map,
         .server = server->rank,
         .hold_values = j->parallel.update_at == JOB_UPDATE_AT_SERVER,
-        .hold_gradients = 1,
         .eager = j->parallel.update == JOB_UPDATE_EAGER,
         .prescaled = start->prescaled,
         .mean = j->parallel.aggregate == JOB_MEAN,
@@ -384,7 +382,6 @@ void server_job_end(struct server *server)
     job_destroy(job->job);
     free(job->incarnations);
     free(job->waiting);
-    free(job->directory);
     free(job->saved);
     free(job);
     server->current = NULL;

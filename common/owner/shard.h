@@ -48,7 +48,6 @@ struct shard_options {
     const struct keymap *map; /* borrowed */
     int server;               /* whose ranges; -1: all */
     int hold_values;          /* 0 with update_at: worker at a server: sums only */
-    int hold_gradients;       /* 0 where sums go straight to somebody else's memory; 1 for servers */
     int eager;                /* update: eager */
     int prescaled;            /* 1: no division by Σw */
     int mean;                 /* aggregate: mean */

@@ -265,14 +265,6 @@ void coordinator_core_tick(struct coordinator_core *core, int64_t now_ns)
     core->tick_ns = now_ns;
 }
 
-void coordinator_core_identity(const struct coordinator_core *core, uint64_t *job, uint64_t *term,
-                               uint64_t *cluster_epoch)
-{
-    *job = core->job.id;
-    *term = core->term;
-    *cluster_epoch = core->cluster_epoch;
-}
-
 int coordinator_core_busy(const struct coordinator_core *core)
 {
     return core->phase != CORE_IDLE;

@@ -105,9 +105,6 @@ void coordinator_core_tick(struct coordinator_core *core, int64_t now_ns);
 /* The current step is finished, a snapshot written when the job has a folder, then END(STATUS_STOPPED). */
 void coordinator_core_stop(struct coordinator_core *core, int64_t now_ns);
 
-/* What every envelope carries. */
-void coordinator_core_identity(const struct coordinator_core *core, uint64_t *job, uint64_t *term,
-                               uint64_t *cluster_epoch);
 int coordinator_core_busy(const struct coordinator_core *core); /* 1: a job is current */
 int coordinator_core_stopping(const struct coordinator_core *core); /* 1: no job follows, coordinator_core_stop was called */
 void coordinator_core_refused(struct coordinator_core *core, uint64_t refused); /* for STATUS */

@@ -136,7 +136,7 @@ void shard_world_open(struct shard_world *world, const struct shard_world_setup 
     world->pool = pool_create(1, setup->threads);
     assert_non_null(world->pool);
     world->options = (struct shard_options){
-        .map = &world->map, .server = setup->server, .hold_values = !setup->sums_only, .hold_gradients = 1,
+        .map = &world->map, .server = setup->server, .hold_values = !setup->sums_only,
         .eager = setup->eager, .prescaled = setup->prescaled, .mean = setup->mean,
         .aggregator = setup->aggregator ? aggregator_find(setup->aggregator) : NULL,
         .aggregator_params = {.trim_fraction = setup->trim_fraction},

@@ -430,14 +430,3 @@ int client_call(struct client *client, Shoal__Envelope *envelope, struct buf *co
     free(request);
     return status;
 }
-
-int client_failed(struct client *client, struct errbuf *err)
-{
-    pthread_mutex_lock(&client->lock);
-    int status = client->status;
-    if (status != 0) {
-        errbuf_set(err, status, "%s", client->why.text);
-    }
-    pthread_mutex_unlock(&client->lock);
-    return status;
-}

@@ -68,7 +68,6 @@ void client_pull(struct client *client, int range, uint64_t clock, float *out);
 /* Small ranges are gathered into one message while the caller adds more; this lets the last ones go. */
 void client_flush(struct client *client);
 int client_wait_layer(struct client *client, int layer, struct errbuf *err); /* its pulls are in */
-int client_wait_range(struct client *client, int range, struct errbuf *err); /* its pull is in */
 /* The pushes of one layer (or first values) are acknowledged and their memory is free to write. */
 int client_wait_layer_pushes(struct client *client, int layer, struct errbuf *err);
 /* Every push is acknowledged and its memory free to write. */
@@ -77,7 +76,5 @@ struct client_bytes {
     int64_t push, init, pull; /* payload, first sendings only */
 };
 void client_bytes(struct client *client, struct client_bytes *bytes);
-/* Job's failure so far: 0, or the status with its text. */
-int client_failed(struct client *client, struct errbuf *err);
 
 #endif

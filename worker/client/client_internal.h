@@ -36,7 +36,6 @@ struct client_range {
     uint64_t push_clock, pull_clock;
     int64_t push_ns, pull_ns;
     enum client_push_kind kind;
-    int pulling; /* under way */
     int next_push, next_pull; /* range indices in the server's queues, -1: end */
 };
 

@@ -253,7 +253,6 @@ static void values_in(struct client *client, const struct exchange_message *mess
     client->bytes.pull += (int64_t)message->bytes;
     for (int i = 0; i < message->count; i++) {
         struct client_range *range = &client->ranges[message->ranges[i]];
-        range->pulling = 0;
         client->layer_pulls[range->range->layer]--;
     }
     pthread_cond_broadcast(&client->changed);
@@ -549,7 +548,6 @@ void client_pull(struct client *client, int range, uint64_t clock, float *out)
     r->pull_clock = clock;
     r->pull_ns = clock_now_ns();
     pthread_mutex_lock(&client->lock);
-    r->pulling = 1;
     client->layer_pulls[r->range->layer]++;
     queue_put(client, &client->new_pulls[r->range->server], range);
     pthread_mutex_unlock(&client->lock);
@@ -565,11 +563,6 @@ void client_flush(struct client *client)
 int client_wait_layer(struct client *client, int layer, struct errbuf *err)
 {
     return wait_for(client, &client->layer_pulls[layer], 0, err);
-}
-
-int client_wait_range(struct client *client, int range, struct errbuf *err)
-{
-    return wait_for(client, &client->ranges[range].pulling, 0, err);
 }
 
 int client_wait_layer_pushes(struct client *client, int layer, struct errbuf *err)

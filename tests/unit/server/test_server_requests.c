@@ -85,7 +85,7 @@ static void make_job(struct rig *rig)
         job->incarnations[rank] = INCARNATION + (uint64_t)rank;
     job->waiting = calloc((size_t)job->map.ranges_count, sizeof(*job->waiting));
     struct shard_options options = {
-        .map = &job->map, .server = 0, .hold_values = 1, .hold_gradients = 1, .prescaled = 1,
+        .map = &job->map, .server = 0, .hold_values = 1, .prescaled = 1,
         .pool = server->pool, .account = &server->account, .loop = &server->loop,
         .ops = {push_added, on_complete, NULL, pull_applied, on_finished, server}};
     assert_int_equal(optimizer_of_job(job->job, &options.optimizer, &options.params, &job->optimizer_handle, NULL), 0);
