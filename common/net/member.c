@@ -77,7 +77,9 @@ static void await_next(struct member *member)
     Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
     envelope.type = SHOAL__TYPE__AWAIT;
     envelope.sequence = member->sequence;
-    member_request(member, &envelope, NULL, 0, on_event, member);
+    if (member_request(member, &envelope, NULL, 0, on_event, member) == 0) {
+        lose(member, STATUS_NOMEM, "out of memory for the next event");
+    }
 }
 
 static void on_joined(void *context, int status, struct message *reply)
@@ -108,7 +110,9 @@ static void send_join(struct member *member)
     envelope.type = SHOAL__TYPE__JOIN;
     envelope.body_case = SHOAL__ENVELOPE__BODY_JOIN;
     envelope.join = (Shoal__Join *)member->options.join;
-    member_request(member, &envelope, NULL, 0, on_joined, member);
+    if (member_request(member, &envelope, NULL, 0, on_joined, member) == 0) {
+        lose(member, STATUS_NOMEM, "out of memory to join");
+    }
 }
 
 static void on_heartbeat(void *context, int status, struct message *reply)
