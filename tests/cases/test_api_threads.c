@@ -145,9 +145,12 @@ static void close_under_a_waiter(struct api_rank *rank)
     float g = 1;
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, wait_in_clock, &waiter) == 0);
-    while (shoal_push(rank->client, 0, &g, 1, 1, NULL) == SHOAL_EXISTS) {
+    int pushed = 0;
+    while (pushed == 0 || pushed == SHOAL_EXISTS) { /* SHOAL_BUSY: the thread is in shoal_clock */
         usleep(100);
+        pushed = shoal_push(rank->client, 0, &g, 1, 1, NULL);
     }
+    CHECK(pushed == SHOAL_BUSY);
     shoal_close(rank->client);
     rank->client = NULL;
     pthread_join(thread, NULL);
