@@ -27,13 +27,21 @@ enum job_activation { JOB_ACTIVATION_RELU, JOB_ACTIVATION_GELU, JOB_ACTIVATION_G
 enum job_optimizer_kind { JOB_SGD, JOB_ADAM, JOB_ADAMW, JOB_ADAGRAD, JOB_FTRL, JOB_LAMB, JOB_OPTIMIZER_PLUGIN };
 enum job_nonfinite { JOB_NONFINITE_SKIP, JOB_NONFINITE_STOP };
 enum job_lr_kind { JOB_LR_CONSTANT, JOB_LR_COSINE, JOB_LR_LINEAR };
-enum job_parallel_data { JOB_PS };
+enum job_parallel_data { JOB_PS, JOB_DDP, JOB_ZERO1, JOB_ZERO2, JOB_ZERO3 };
+enum job_transport { JOB_TRANSPORT_AUTO, JOB_TRANSPORT_TCP, JOB_TRANSPORT_SHM };
+enum job_placement { JOB_PLACEMENT_PART, JOB_PLACEMENT_LAYER };
 enum job_consistency { JOB_BSP };
 enum job_aggregate { JOB_MEAN, JOB_SUM, JOB_MEDIAN, JOB_TRIMMED_MEAN, JOB_AGGREGATE_PLUGIN };
 enum job_update_at { JOB_UPDATE_AT_SERVER, JOB_UPDATE_AT_WORKER };
 enum job_update { JOB_UPDATE_STEP, JOB_UPDATE_EAGER };
 enum job_bn_stats { JOB_BN_LOCAL, JOB_BN_GLOBAL };
 enum job_best_mode { JOB_BEST_MAX, JOB_BEST_MIN };
+
+/* Workers own the state and exchange among themselves; no servers. */
+static inline int job_is_ring(enum job_parallel_data data)
+{
+    return data != JOB_PS;
+}
 
 struct job_data_files {
     char *file;               /* csv, libsvm */
@@ -106,6 +114,11 @@ struct job {
         int64_t threads; /* 0: from cores and processes on this host */
         int64_t digest_every;
         int64_t credit_bytes; /* per (worker, server) */
+        enum job_transport transport;
+        enum job_placement placement;
+        int64_t prefetch_layers;       /* zero3: gathered ahead of their use */
+        int64_t persistence_threshold; /* zero3: layers of fewer elements stay gathered */
+        int keep_last_layer;           /* zero3: from forward to backward */
     } parallel;
     struct {
         char *dir;     /* "": no snapshots */
@@ -116,6 +129,7 @@ struct job {
     } snapshot;
     struct {
         int64_t workers, servers;
+        int64_t elastic_min; /* 0: a lost worker ends the job */
         int mixed_processors;
         double stop_timeout;
         struct {

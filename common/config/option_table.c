@@ -62,7 +62,9 @@ static const char *const activations[] = {"relu", "gelu", "gelu_tanh", "tanh", "
 static const char *const optimizer_kinds[] = {"sgd", "adam", "adamw", "adagrad", "ftrl", "lamb", "plugin", NULL};
 static const char *const nonfinites[] = {"skip", "stop", NULL};
 static const char *const lr_kinds[] = {"constant", "cosine", "linear", NULL};
-static const char *const parallel_datas[] = {"ps", NULL};
+static const char *const parallel_datas[] = {"ps", "ddp", "zero1", "zero2", "zero3", NULL};
+static const char *const transports[] = {"auto", "tcp", "shm", NULL};
+static const char *const placements[] = {"part", "layer", NULL};
 static const char *const consistencies[] = {"bsp", NULL};
 static const char *const aggregates[] = {"mean", "sum", "median", "trimmed_mean", "plugin", NULL};
 static const char *const update_ats[] = {"server", "worker", NULL};
@@ -203,7 +205,7 @@ static const struct option rows[] = {
           .only = "lr_schedule.kind=cosine|linear"),
 
     ENUM("parallel", "data", parallel.data, parallel_datas, "ps",
-         "how the workers share the training: ps, servers own it"),
+         "who owns parameters and optimizer state: servers (ps), every worker (ddp), or each worker a part (zero1 to zero3)"),
     ENUM("parallel", "consistency", parallel.consistency, consistencies, "bsp", "bsp: all workers, step by step"),
     ENUM("parallel", "aggregate", parallel.aggregate, aggregates, "mean", "how the workers' gradients become one"),
     FILEPATH("parallel", "aggregate_plugin", parallel.aggregate_plugin, "a .so that exports shoal_aggregator",
@@ -226,6 +228,16 @@ static const struct option rows[] = {
         "of a process; 0: from the cores and the job's processes here"),
     INT("parallel", "digest_every", parallel.digest_every, 0, TOP, "100",
         "steps between comparisons of the weights' digest; 0: never", .unit = "steps"),
+    ENUM("parallel", "transport", parallel.transport, transports, "auto",
+         "payload between processes of one host: shared memory where possible, or forced"),
+    ENUM("parallel", "placement", parallel.placement, placements, "part",
+         "each owner has a part of every layer, or whole layers in turn"),
+    INT("parallel", "prefetch_layers", parallel.prefetch_layers, 0, 1024, "1", "layers gathered ahead of their use",
+        .only = "parallel.data=zero3", .unit = "layers"),
+    INT("parallel", "persistence_threshold", parallel.persistence_threshold, 0, TOP, "0",
+        "layers of fewer elements stay gathered", .only = "parallel.data=zero3", .unit = "elements"),
+    BOOL("parallel", "keep_last_layer", parallel.keep_last_layer, "false",
+         "the last layer stays gathered from forward to backward", .only = "parallel.data=zero3"),
 
     FILEPATH("snapshot", "dir", snapshot.dir, "folder of the snapshots; none are taken without it"),
     INT("snapshot", "every", snapshot.every, 0, TOP, "0", "steps between snapshots; 0: at the end and on signals",
@@ -238,6 +250,8 @@ static const struct option rows[] = {
 
     INT("cluster", "workers", cluster.workers, 1, 4096, "1", "worker processes"),
     INT("cluster", "servers", cluster.servers, 1, 4096, "1", "server processes"),
+    INT("cluster", "elastic.min", cluster.elastic_min, 0, 4096, "0",
+        "go on without lost workers down to so many; 0: a lost worker ends the job", .unit = "workers"),
     BOOL("cluster", "mixed_processors", cluster.mixed_processors, "false",
          "let ranks of other BLAS core types join; results then differ in their last bits"),
     FLOAT("cluster", "stop_timeout", cluster.stop_timeout, 0, 86400, "4", "SIGTERM waits this long for the step",

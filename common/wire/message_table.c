@@ -68,6 +68,8 @@ static const struct message_row rows[] = {
     [SHOAL__TYPE__STATUS] = {ROW(STATUS), .senders = OPERATOR | READER | SERVING, .reply = MESSAGE_EITHER,
                              .body = BODY(STATUS_REPORT), .body_optional = 1},
     [SHOAL__TYPE__STOP] = {ROW(STOP), .senders = OPERATOR},
+    [SHOAL__TYPE__COLLECTIVE] = {ROW(COLLECTIVE), .senders = WORKER, .body = BODY(COLLECTIVE), .frames_max = 1},
+    [SHOAL__TYPE__LAST] = {ROW(LAST), .senders = SERVING, .reply = MESSAGE_REPLY},
     [SHOAL__TYPE__REPORT_DEATH] = {ROW(REPORT_DEATH), .senders = OPERATOR, .body = BODY(DEATH)},
 };
 

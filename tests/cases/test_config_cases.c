@@ -157,8 +157,9 @@ static void c02_unknown_and_misplaced_keys_are_answered_with_a_name(void **state
         "parallel: {pipeline: 2}\n",
         "job.yaml:1: parallel.pipeline: unknown key; parallel has data, consistency, aggregate, "
         "aggregate_plugin, trim_fraction, update_at, update, bucket_bytes, message_bytes, credit_bytes, "
-        "batch_norm_stats, threads, digest_every");
-    assert_text_refused("parallel: {data: ddp}\n", "job.yaml:1: parallel.data: found \"ddp\", expected ps");
+        "batch_norm_stats, threads, digest_every, transport, placement, prefetch_layers, persistence_threshold, keep_last_layer");
+    assert_text_refused("parallel: {data: ring}\n",
+                        "job.yaml:1: parallel.data: found \"ring\", expected one of ps, ddp, zero1, zero2, zero3");
 }
 
 static void c02_a_key_twice_names_both_lines(void **state)

@@ -147,6 +147,9 @@ static int take_start(struct trainer *trainer, const struct message *event, stru
         .first_step = trainer->first_step, .applied = (int64_t)start->applied,
         .snapshot_paths = (const char *const *)trainer->snapshot_paths,
         .snapshot_paths_count = trainer->snapshot_paths_count};
+    if (!trainer->strategy.ops) {
+        return errbuf_set(err, STATUS_INVALID, "parallel.data: this worker knows no such mode");
+    }
     float *first = NULL;
     if (trainer->rank == 0 && start->snapshot_step == 0) {
         first = first_values(trainer, err, &status);

@@ -161,7 +161,8 @@ static void bad_set_is_refused(void **state)
     config_test_refused(CONFIG_TEST_JOB, "=1", "--set: found \"=1\", expected key=value");
     config_test_refused(CONFIG_TEST_JOB, "snapshot=1",
                         "--set: snapshot: found a value, expected a mapping: snapshot has dir, every, keep, best");
-    config_test_refused(CONFIG_TEST_JOB, "parallel.data=ddp", "--set: parallel.data: found \"ddp\", expected ps");
+    config_test_refused(CONFIG_TEST_JOB, "parallel.data=ring",
+                        "--set: parallel.data: found \"ring\", expected one of ps, ddp, zero1, zero2, zero3");
     config_test_refused(CONFIG_TEST_JOB, "parallel.update=later",
                         "--set: parallel.update: found \"later\", expected one of step, eager");
 }
