@@ -22,7 +22,7 @@ files: base
 cluster: base tensor
 optim: base config tensor
 owner: base config tensor optim cluster files
-step: base cluster
+step: base config cluster
 net: base wire cluster
 server: base config tensor optim files cluster wire net owner step
 worker: base config tensor optim files cluster wire net owner step

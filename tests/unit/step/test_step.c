@@ -8,6 +8,8 @@
 #include <cmocka.h>
 
 #include "base/status.h"
+#include "config/job.h"
+#include "step/schedule.h"
 #include "step/step.h"
 
 static double lr_of_t(const void *context, int64_t t)
@@ -222,6 +224,34 @@ static void gives_the_same_norm_for_any_arrival(void **state)
     assert_true(norms[0] == norms[1]);
 }
 
+static void evaluates_when_due_and_at_the_end_that_nobody_asked_for(void **state)
+{
+    (void)state;
+    struct job job = {.evaluate.every = 3};
+    assert_false(schedule_evaluates(&job, 4, 0, 0));
+    assert_true(schedule_evaluates(&job, 6, 0, 0));
+    assert_true(schedule_evaluates(&job, 4, 1, 0));
+    assert_false(schedule_evaluates(&job, 4, 1, 1));
+    assert_true(schedule_evaluates(&job, 6, 1, 1));
+    job.evaluate.every = 0;
+    assert_false(schedule_evaluates(&job, 6, 0, 0));
+    assert_true(schedule_evaluates(&job, 6, 1, 0));
+}
+
+static void saves_when_due_and_at_the_end_when_there_is_a_folder(void **state)
+{
+    (void)state;
+    struct job job = {.snapshot = {.dir = "/s", .every = 4}};
+    assert_true(schedule_saves(&job, 8, 0));
+    assert_false(schedule_saves(&job, 9, 0));
+    assert_true(schedule_saves(&job, 9, 1));
+    job.snapshot.every = 0;
+    assert_false(schedule_saves(&job, 8, 0));
+    assert_true(schedule_saves(&job, 8, 1));
+    job.snapshot.dir = "";
+    assert_false(schedule_saves(&job, 8, 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -233,6 +263,8 @@ int main(void)
         cmocka_unit_test(ignores_repeats_and_refuses_what_is_not_of_the_step),
         cmocka_unit_test(aborts_before_the_verdict_only),
         cmocka_unit_test(gives_the_same_norm_for_any_arrival),
+        cmocka_unit_test(evaluates_when_due_and_at_the_end_that_nobody_asked_for),
+        cmocka_unit_test(saves_when_due_and_at_the_end_when_there_is_a_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
