@@ -97,7 +97,10 @@ static int take_start(struct server *server, const Shoal__Start *start, struct e
     int status = table_wire_unpack(&job->table, start->table, err);
     int workers = (int)start->n_worker_incarnations;
     if (status == 0) {
-        status = keymap_init(&job->map, &job->table, workers, (int)start->n_servers, job->job->parallel.message_bytes, err);
+        struct keymap_layout layout = {.ranks = workers, .servers = (int)start->n_servers,
+                                       .message_bytes = job->job->parallel.message_bytes,
+                                       .placement = job->job->parallel.placement};
+        status = keymap_init(&job->map, &job->table, &layout, err);
     }
     if (status != 0) {
         return status;

@@ -27,6 +27,11 @@ int canonical_owner(int64_t n, int ranks, int64_t element)
     return (int)(element / canonical_part_size(n, ranks));
 }
 
+int canonical_layer_owner(int layer, int ranks)
+{
+    return layer % ranks;
+}
+
 int canonical_turn(int ranks, int owner, int rank)
 {
     return (rank - owner - 1 + 2 * ranks) % ranks;

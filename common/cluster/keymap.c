@@ -5,7 +5,6 @@
 
 #include "base/errbuf.h"
 #include "base/status.h"
-#include "cluster/canonical.h"
 
 static int64_t tensor_keys(const struct param_tensor *tensor)
 {
@@ -22,10 +21,10 @@ static int64_t layer_keys(const struct param_table *table, int layer)
     return keys;
 }
 
-/* Parts that [begin, end) of a layer of n elements touches. */
-static int runs_in(int64_t n, int ranks, int64_t begin, int64_t end)
+/* Parts that [begin, end) of a layer touches. */
+static int runs_in(const struct keymap *map, int layer, int64_t begin, int64_t end)
 {
-    return canonical_owner(n, ranks, end - 1) - canonical_owner(n, ranks, begin) + 1;
+    return keymap_owner(map, layer, end - 1) - keymap_owner(map, layer, begin) + 1;
 }
 
 static void fill_keys(struct keymap *map)
@@ -35,14 +34,13 @@ static void fill_keys(struct keymap *map)
     int64_t run = 0;
     for (int t = 0; t < table->tensor_count; t++) {
         const struct param_tensor *tensor = &table->tensors[t];
-        int64_t n = table->layers[tensor->layer].count;
         for (int64_t at = 0; at < tensor->count; at += KEY_ELEMENTS) {
             int64_t end = at + KEY_ELEMENTS < tensor->count ? at + KEY_ELEMENTS : tensor->count;
             struct keymap_key *k = &map->keys[key++];
             k->tensor = t;
             k->begin = tensor->offset + at;
             k->end = tensor->offset + end;
-            k->runs = tensor->frozen ? 0 : runs_in(n, map->ranks, k->begin, k->end);
+            k->runs = tensor->frozen ? 0 : runs_in(map, tensor->layer, k->begin, k->end);
             k->run_first = tensor->frozen ? -1 : run;
             run += k->runs;
         }
@@ -119,29 +117,43 @@ static void index_ranges(struct keymap *map)
     }
 }
 
-int keymap_init(struct keymap *map, const struct param_table *table, int ranks, int servers, int64_t message_bytes,
+static int check_layout(const struct keymap_layout *layout, struct errbuf *err)
+{
+    if (layout->ranks < 1 || layout->servers < 1 || layout->message_bytes < (int64_t)(KEY_ELEMENTS * sizeof(float))) {
+        return errbuf_set(err, STATUS_RANGE, "keymap: %d ranks, %d servers, message_bytes %lld: need at least 1, 1, %d",
+                          layout->ranks, layout->servers, (long long)layout->message_bytes,
+                          (int)(KEY_ELEMENTS * sizeof(float)));
+    }
+    if (layout->placement != CANONICAL_PART && layout->placement != CANONICAL_LAYER) {
+        return errbuf_set(err, STATUS_RANGE, "keymap: no placement %d", layout->placement);
+    }
+    return 0;
+}
+
+int keymap_init(struct keymap *map, const struct param_table *table, const struct keymap_layout *layout,
                 struct errbuf *err)
 {
     memset(map, 0, sizeof(*map));
-    if (ranks < 1 || servers < 1 || message_bytes < (int64_t)(KEY_ELEMENTS * sizeof(float))) {
-        return errbuf_set(err, STATUS_RANGE, "keymap: %d ranks, %d servers, message_bytes %lld: need at least 1, 1, %d",
-                          ranks, servers, (long long)message_bytes, (int)(KEY_ELEMENTS * sizeof(float)));
+    int status = check_layout(layout, err);
+    if (status != 0) {
+        return status;
     }
     map->table = table;
-    map->ranks = ranks;
-    map->servers = servers;
+    map->ranks = layout->ranks;
+    map->servers = layout->servers;
+    map->placement = layout->placement;
     for (int layer = 0; layer < table->layer_count; layer++) {
         map->keys_count += layer_keys(table, layer);
     }
     map->keys = calloc((size_t)map->keys_count + 1, sizeof(*map->keys));
     map->layer_range_first = calloc((size_t)table->layer_count + 1, sizeof(int));
-    map->server_ranges = calloc((size_t)servers + 1, sizeof(int));
+    map->server_ranges = calloc((size_t)map->servers + 1, sizeof(int));
     if (!map->keys || !map->layer_range_first || !map->server_ranges) {
         goto no_memory;
     }
     fill_keys(map);
     deal_servers(map);
-    int64_t limit = message_bytes / (int64_t)sizeof(float);
+    int64_t limit = layout->message_bytes / (int64_t)sizeof(float);
     map->ranges_count = cut_ranges(map, NULL, limit);
     map->ranges = calloc((size_t)map->ranges_count + 1, sizeof(*map->ranges));
     if (!map->ranges) {
@@ -207,15 +219,51 @@ int64_t keymap_server_trainable(const struct keymap *map, int server)
     return server_sum(map, server, 0);
 }
 
+void keymap_part(const struct keymap *map, int layer, int rank, int64_t *begin, int64_t *end)
+{
+    int64_t n = map->table->layers[layer].count;
+    if (map->placement == CANONICAL_LAYER) {
+        int owner = canonical_layer_owner(layer, map->ranks);
+        *begin = rank > owner ? n : 0;
+        *end = rank < owner ? 0 : n;
+    } else {
+        *begin = canonical_part_begin(n, map->ranks, rank);
+        *end = canonical_part_end(n, map->ranks, rank);
+    }
+}
+
+int keymap_owner(const struct keymap *map, int layer, int64_t element)
+{
+    return map->placement == CANONICAL_LAYER
+               ? canonical_layer_owner(layer, map->ranks)
+               : canonical_owner(map->table->layers[layer].count, map->ranks, element);
+}
+
+int64_t keymap_rank_elements(const struct keymap *map, int rank, int trainable_only)
+{
+    int64_t sum = 0;
+    for (int t = 0; t < map->table->tensor_count; t++) {
+        const struct param_tensor *tensor = &map->table->tensors[t];
+        int64_t begin = 0;
+        int64_t end = 0;
+        keymap_part(map, tensor->layer, rank, &begin, &end);
+        begin = begin > tensor->offset ? begin : tensor->offset;
+        end = end < tensor->offset + tensor->count ? end : tensor->offset + tensor->count;
+        sum += end > begin && !(trainable_only && tensor->frozen) ? end - begin : 0;
+    }
+    return sum;
+}
+
 void keymap_runs(const struct keymap *map, const struct keymap_range *range, struct keymap_run *runs)
 {
-    int64_t n = map->table->layers[range->layer].count;
     int count = 0;
     for (int64_t key = range->key_first; key < range->key_end; key++) {
         const struct keymap_key *k = &map->keys[key];
         for (int64_t at = k->begin; at < k->end && count < range->runs;) {
-            int owner = canonical_owner(n, map->ranks, at);
-            int64_t end = canonical_part_end(n, map->ranks, owner);
+            int owner = keymap_owner(map, range->layer, at);
+            int64_t begin = 0;
+            int64_t end = 0;
+            keymap_part(map, range->layer, owner, &begin, &end);
             end = end < k->end ? end : k->end;
             runs[count++] = (struct keymap_run){.begin = at, .end = end, .owner = owner, .key = key};
             at = end;

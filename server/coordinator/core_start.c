@@ -7,13 +7,19 @@
 #include "optim/optimizer.h"
 #include "server/coordinator/core.h"
 
+_Static_assert((int)JOB_PLACEMENT_PART == (int)CANONICAL_PART && (int)JOB_PLACEMENT_LAYER == (int)CANONICAL_LAYER,
+               "a job's placement is the key map's");
+
 static int build_keymap(struct core_job *job, struct errbuf *err)
 {
     int status = table_wire_unpack(&job->table, job->registration->table, err);
     if (status != 0)
         return status;
     job->fingerprint = param_table_fingerprint(&job->table);
-    status = keymap_init(&job->keymap, &job->table, job->workers, job->servers, job->job->parallel.message_bytes, err);
+    struct keymap_layout layout = {.ranks = job->workers, .servers = job->servers,
+                                   .message_bytes = job->job->parallel.message_bytes,
+                                   .placement = job->job->parallel.placement};
+    status = keymap_init(&job->keymap, &job->table, &layout, err);
     if (status != 0)
         return errbuf_prefix(err, status, "key map");
     job->keymap_built = 1;

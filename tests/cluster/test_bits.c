@@ -110,6 +110,28 @@ static void same_bits_on_4_workers(void **state)
     all_variants(4, 1, NULL, 1);
 }
 
+static void same_bits_with_whole_layers_in_turn(void **state)
+{
+    static const char *const layer[] = {"parallel.placement=layer", NULL};
+    (void)state;
+    all_variants(3, 1, layer, 1);
+    all_variants(4, 2, layer, 1);
+}
+
+/* Another owner, another order of the sums. */
+static void placement_changes_the_bits_of_3_workers_and_not_of_2(void **state)
+{
+    static const char *const layer[] = {"parallel.placement=layer", NULL};
+    char by_part[EMBEDDED_SHA], by_layer[EMBEDDED_SHA];
+    (void)state;
+    run_one(&variants[1], 3, 1, NULL, by_part);
+    run_one(&variants[1], 3, 1, layer, by_layer);
+    assert_string_not_equal(by_part, by_layer);
+    run_one(&variants[1], 2, 1, NULL, by_part);
+    run_one(&variants[1], 2, 1, layer, by_layer);
+    assert_string_equal(by_part, by_layer);
+}
+
 static void same_bits_with_clipping(void **state)
 {
     static const char *const clip[] = {"optimizer.clip_norm=0.05", NULL};
@@ -162,6 +184,8 @@ int main(void)
         cmocka_unit_test(same_bits_on_2_workers),
         cmocka_unit_test(same_bits_on_3_workers),
         cmocka_unit_test(same_bits_on_4_workers),
+        cmocka_unit_test(same_bits_with_whole_layers_in_turn),
+        cmocka_unit_test(placement_changes_the_bits_of_3_workers_and_not_of_2),
         cmocka_unit_test(same_bits_with_clipping),
         cmocka_unit_test(same_bits_with_statistics_of_all_workers),
         cmocka_unit_test(same_bits_with_frozen_layers_and_momentum),

@@ -129,8 +129,9 @@ void shard_world_open(struct shard_world *world, const struct shard_world_setup 
     account_init(&world->account);
     build_table(world);
     int64_t message_bytes = setup->message_bytes ? setup->message_bytes : KEY_ELEMENTS * 4;
-    assert_int_equal(keymap_init(&world->map, &world->table, setup->ranks, setup->servers ? setup->servers : 1,
-                                 message_bytes, NULL), 0);
+    struct keymap_layout layout = {.ranks = setup->ranks, .servers = setup->servers ? setup->servers : 1,
+                                   .message_bytes = message_bytes, .placement = setup->placement};
+    assert_int_equal(keymap_init(&world->map, &world->table, &layout, NULL), 0);
     fill_reference(world);
     assert_int_equal(uv_loop_init(&world->loop), 0);
     world->pool = pool_create(1, setup->threads);
@@ -275,11 +276,13 @@ void shard_world_settle(struct shard_world *world)
 
 /* --- the reference ------------------------------------------------------------------------------------------- */
 
-static float plain_sum(const struct shard_world *world, int64_t layer_count, int64_t element, int64_t at)
+static float plain_sum(const struct shard_world *world, int layer, int64_t element, int64_t at)
 {
     int ranks = world->setup.ranks;
     int weighted = world->setup.mean && !world->setup.prescaled;
-    int owner = canonical_owner(layer_count, ranks, element);
+    int owner = world->setup.placement == CANONICAL_LAYER
+                    ? layer % ranks
+                    : canonical_owner(world->table.layers[layer].count, ranks, element);
     float sum = 0;
     for (int turn = 0; turn < ranks; turn++) {
         int rank = (owner + 1 + turn) % ranks;
@@ -325,7 +328,7 @@ void shard_world_expect_sums(struct shard_world *world)
         const struct param_layer *layer = &world->table.layers[l];
         for (int64_t e = 0; e < layer->count; e++) {
             int64_t at = layer->offset + e;
-            world->sums[at] = world->setup.aggregator ? plain_combine(world, at) : plain_sum(world, layer->count, e, at);
+            world->sums[at] = world->setup.aggregator ? plain_combine(world, at) : plain_sum(world, l, e, at);
         }
     }
 }

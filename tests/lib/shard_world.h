@@ -18,7 +18,7 @@ enum { SHARD_WORLD_LAYER = -1, SHARD_WORLD_END = -2 };
 
 struct shard_world_setup {
     const int *lengths; /* NULL: a model with ranges for the pool and small ones, a frozen tensor and an empty one */
-    int ranks, servers, server, threads;
+    int ranks, servers, server, threads, placement;
     int64_t message_bytes;
     const char *optimizer;
     int sums_only, eager, prescaled, mean;

@@ -380,8 +380,10 @@ static void run(struct sim *sim, uint64_t seed, int faulty)
     sim->random = seed;
     sim->faulty = faulty;
     world_table(&sim->table, WIDTH);
-    assert_int_equal(keymap_init(&sim->keymap, &sim->table, WORKERS, SERVERS,
-                                 sim->world.job->parallel.message_bytes, NULL),
+    assert_int_equal(keymap_init(&sim->keymap, &sim->table,
+                                 &(struct keymap_layout){WORKERS, SERVERS, sim->world.job->parallel.message_bytes,
+                                                         CANONICAL_PART},
+                                 NULL),
                      0);
     assert_int_equal(world_submit(&sim->world, "", 0), 0);
     for (int m = 0; m < MEMBERS; m++) {

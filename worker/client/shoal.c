@@ -367,7 +367,10 @@ static int take_start(struct shoal_client *c, const Shoal__Start *start, int64_t
     c->step = start->first_step - 1;
     c->resumed = start->snapshot_step > 0;
     c->values_given = c->resumed;
-    int status = keymap_init(&c->map, &c->table, c->world, peers.count, message_bytes, err);
+    /* Who owns what does not matter to a client: ranges are the same in every placement. */
+    struct keymap_layout layout = {.ranks = c->world, .servers = peers.count, .message_bytes = message_bytes,
+                                   .placement = CANONICAL_PART};
+    int status = keymap_init(&c->map, &c->table, &layout, err);
     return status == 0 ? client_attach(c->client, &c->map, &peers, err) : status;
 }
 

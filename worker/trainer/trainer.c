@@ -122,8 +122,10 @@ static int take_start(struct trainer *trainer, const struct message *event, stru
     const Shoal__Start *start = event->envelope->start;
     int status = table_wire_unpack(&trainer->table, start->table, err);
     if (status == 0) {
-        status = keymap_init(&trainer->map, &trainer->table, trainer->world, (int)start->n_servers,
-                             trainer->job->parallel.message_bytes, err);
+        struct keymap_layout layout = {.ranks = trainer->world, .servers = (int)start->n_servers,
+                                       .message_bytes = trainer->job->parallel.message_bytes,
+                                       .placement = trainer->job->parallel.placement};
+        status = keymap_init(&trainer->map, &trainer->table, &layout, err);
     }
     if (status == 0) {
         struct client_peers peers = {.addresses = start->servers, .count = (int)start->n_servers,

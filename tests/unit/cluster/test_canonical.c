@@ -77,6 +77,14 @@ static void layers_beyond_32_bits_are_cut_alike(void **state)
     assert_int_equal(canonical_owner(n, 7, 5 * m - 1), 4);
 }
 
+static void whole_layers_go_round_the_ranks(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= RANKS_MAX; ranks++)
+        for (int layer = 0; layer < 3 * RANKS_MAX; layer++)
+            assert_int_equal(canonical_layer_owner(layer, ranks), layer % ranks);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -85,6 +93,7 @@ int main(void)
         cmocka_unit_test(the_owner_of_an_element_is_the_rank_whose_part_holds_it),
         cmocka_unit_test(turns_begin_after_the_owner_and_end_with_it),
         cmocka_unit_test(layers_beyond_32_bits_are_cut_alike),
+        cmocka_unit_test(whole_layers_go_round_the_ranks),
     };
     return cmocka_run_group_tests_name("canonical", tests, NULL, NULL);
 }

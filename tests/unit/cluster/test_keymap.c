@@ -146,7 +146,7 @@ static void check_ranges(const struct keymap *map, int64_t message_bytes)
 }
 
 /* The runs of the model, independent of ranges: elements, owner, key, one after the other. */
-static struct keymap_run *plain_runs(const struct param_table *table, int ranks, int64_t *count)
+static struct keymap_run *plain_runs(const struct param_table *table, int ranks, int placement, int64_t *count)
 {
     struct keymap_run *runs = calloc((size_t)(table->count / 16 + 16 * table->tensor_count + 64), sizeof *runs);
     int64_t key = -1;
@@ -157,10 +157,12 @@ static struct keymap_run *plain_runs(const struct param_table *table, int ranks,
         for (int64_t at = 0; at < tensor->count;) {
             int64_t e = tensor->offset + at;
             key += at % KEY_ELEMENTS == 0;
-            int owner = canonical_owner(n, ranks, e);
+            int by_layer = placement == CANONICAL_LAYER;
+            int owner = by_layer ? tensor->layer % ranks : canonical_owner(n, ranks, e);
+            int64_t part_end = by_layer ? n : canonical_part_end(n, ranks, owner);
             int64_t end = tensor->offset + (at / KEY_ELEMENTS + 1) * KEY_ELEMENTS;
             end = end < tensor->offset + tensor->count ? end : tensor->offset + tensor->count;
-            end = end < canonical_part_end(n, ranks, owner) ? end : canonical_part_end(n, ranks, owner);
+            end = end < part_end ? end : part_end;
             if (!tensor->frozen)
                 runs[(*count)++] = (struct keymap_run){e, end, owner, key};
             at = end - tensor->offset;
@@ -173,7 +175,7 @@ static struct keymap_run *plain_runs(const struct param_table *table, int ranks,
 static void check_runs(const struct keymap *map)
 {
     int64_t count = 0;
-    struct keymap_run *want = plain_runs(map->table, map->ranks, &count);
+    struct keymap_run *want = plain_runs(map->table, map->ranks, map->placement, &count);
     int64_t next = 0;
     assert_int_equal(map->runs_count, count);
     for (int r = 0; r < map->ranges_count; r++) {
@@ -214,12 +216,65 @@ static void every_model(void (*check)(const struct keymap *map, int64_t message_
         build(&table, &models[m]);
         for (int ranks = 1; ranks <= 7; ranks++)
             for (int servers = 1; servers <= SERVERS_MAX; servers++)
-                for (size_t l = 0; l < sizeof limits / sizeof limits[0]; l++) {
+                for (size_t l = 0; l < 2 * sizeof limits / sizeof limits[0]; l++) {
                     struct keymap map;
-                    assert_int_equal(keymap_init(&map, &table, ranks, servers, limits[l], NULL), 0);
-                    check(&map, limits[l]);
+                    struct keymap_layout layout = {ranks, servers, limits[l / 2], l % 2 ? CANONICAL_LAYER : CANONICAL_PART};
+                    assert_int_equal(keymap_init(&map, &table, &layout, NULL), 0);
+                    check(&map, limits[l / 2]);
                     keymap_close(&map);
                 }
+        param_table_close(&table);
+    }
+}
+
+/* Parts tile each layer in order of rank and are what keymap_owner says; a rank's elements are those of its parts. */
+static void check_parts(const struct keymap *map, int64_t message_bytes)
+{
+    const struct param_table *table = map->table;
+    int64_t mine[8] = {0};
+    int64_t trained[8] = {0};
+    (void)message_bytes;
+    for (int layer = 0; layer < table->layer_count; layer++) {
+        int64_t at = 0;
+        for (int rank = 0; rank < map->ranks; rank++) {
+            int64_t begin = -1;
+            int64_t end = -1;
+            keymap_part(map, layer, rank, &begin, &end);
+            assert_int_equal(begin, at);
+            assert_true(end >= begin);
+            assert_true(map->placement == CANONICAL_PART || end == begin || rank == layer % map->ranks);
+            if (end > begin) {
+                assert_int_equal(keymap_owner(map, layer, begin), rank);
+                assert_int_equal(keymap_owner(map, layer, end - 1), rank);
+            }
+            at = end;
+            mine[rank] += end - begin;
+            for (int t = table->layers[layer].tensor_first; t < table->layers[layer].tensor_first +
+                                                                table->layers[layer].tensor_count; t++)
+                for (int64_t e = begin; e < end && !table->tensors[t].frozen; e++)
+                    trained[rank] += e >= table->tensors[t].offset && e < table->tensors[t].offset + table->tensors[t].count;
+        }
+        assert_int_equal(at, table->layers[layer].count);
+    }
+    for (int rank = 0; rank < map->ranks; rank++) {
+        assert_int_equal(keymap_rank_elements(map, rank, 0), mine[rank]);
+        assert_int_equal(keymap_rank_elements(map, rank, 1), trained[rank]);
+    }
+}
+
+static void parts_of_any_placement_tile_each_layer_in_order_of_rank(void **state)
+{
+    (void)state;
+    for (int m = 0; m < MODELS; m++) {
+        struct param_table table;
+        build(&table, &models[m]);
+        for (int ranks = 1; ranks <= 7; ranks++)
+            for (int placement = CANONICAL_PART; placement <= CANONICAL_LAYER; placement++) {
+                struct keymap map;
+                assert_int_equal(keymap_init(&map, &table, &(struct keymap_layout){ranks, 1, KEY_BYTES, placement}, NULL), 0);
+                check_parts(&map, 0);
+                keymap_close(&map);
+            }
         param_table_close(&table);
     }
 }
@@ -274,7 +329,7 @@ static void keys_are_joined_as_far_as_a_message_allows(void **state)
     param_table_init(&table);
     param_table_add_layer(&table);
     param_table_add(&table, "w", 1, (int64_t[]){10 * KEY_ELEMENTS}, NULL);
-    assert_int_equal(keymap_init(&map, &table, 2, 1, 4 * KEY_BYTES, NULL), 0);
+    assert_int_equal(keymap_init(&map, &table, &(struct keymap_layout){2, 1, 4 * KEY_BYTES, CANONICAL_PART}, NULL), 0);
     assert_int_equal(map.ranges_count, 3);
     assert_int_equal(map.ranges[0].key_end, 4);
     assert_int_equal(map.ranges[2].key_end, 10);
@@ -292,7 +347,7 @@ static void a_model_beyond_32_bits_needs_memory_for_its_keys_only(void **state)
     param_table_add_layer(&table);
     assert_int_equal(param_table_add(&table, "w", 2, (int64_t[]){n, 1}, NULL), 0);
     assert_int_equal(param_table_add(&table, "b", 1, (int64_t[]){3}, NULL), 1);
-    assert_int_equal(keymap_init(&map, &table, 3, 5, INT64_C(1) << 40, NULL), 0);
+    assert_int_equal(keymap_init(&map, &table, &(struct keymap_layout){3, 5, INT64_C(1) << 40, CANONICAL_PART}, NULL), 0);
     assert_int_equal(map.keys_count, (INT64_C(1) << 18) + 2);
     assert_int_equal(map.ranges_count, 5);
     int64_t elements = 0;
@@ -322,10 +377,13 @@ static void numbers_that_cannot_be_are_refused(void **state)
     struct errbuf err;
     errbuf_init(&err);
     build(&table, &models[2]);
-    assert_int_equal(keymap_init(&map, &table, 0, 1, KEY_BYTES, &err), STATUS_RANGE);
-    assert_int_equal(keymap_init(&map, &table, 1, 0, KEY_BYTES, &err), STATUS_RANGE);
-    assert_int_equal(keymap_init(&map, &table, 1, 1, KEY_BYTES - 1, &err), STATUS_RANGE);
+    assert_int_equal(keymap_init(&map, &table, &(struct keymap_layout){0, 1, KEY_BYTES, 0}, &err), STATUS_RANGE);
+    assert_int_equal(keymap_init(&map, &table, &(struct keymap_layout){1, 0, KEY_BYTES, 0}, &err), STATUS_RANGE);
+    assert_int_equal(keymap_init(&map, &table, &(struct keymap_layout){1, 1, KEY_BYTES - 1, 0}, &err), STATUS_RANGE);
     assert_non_null(strstr(err.text, "message_bytes"));
+    errbuf_init(&err);
+    assert_int_equal(keymap_init(&map, &table, &(struct keymap_layout){1, 1, KEY_BYTES, 2}, &err), STATUS_RANGE);
+    assert_non_null(strstr(err.text, "placement"));
     keymap_close(&map); /* may be closed after a refusal */
     param_table_close(&table);
 }
@@ -341,7 +399,7 @@ static void no_memory_is_told_and_nothing_is_lost(void **state)
         struct errbuf err;
         errbuf_init(&err);
         failing_in = n;
-        status = keymap_init(&map, &table, 3, 2, KEY_BYTES, &err);
+        status = keymap_init(&map, &table, &(struct keymap_layout){3, 2, KEY_BYTES, CANONICAL_PART}, &err);
         assert_true(n <= 4 ? status == STATUS_NOMEM && strstr(err.text, "memory") : status == 0);
         failing_in = 0;
         keymap_close(&map);
@@ -356,6 +414,7 @@ int main(void)
         cmocka_unit_test(every_key_has_one_server_and_servers_differ_by_one_key_at_most),
         cmocka_unit_test(ranges_are_of_one_layer_server_and_kind_and_fit_a_message),
         cmocka_unit_test(runs_tile_what_is_trained_and_depend_on_model_and_ranks_only),
+        cmocka_unit_test(parts_of_any_placement_tile_each_layer_in_order_of_rank),
         cmocka_unit_test(keys_are_joined_as_far_as_a_message_allows),
         cmocka_unit_test(a_model_beyond_32_bits_needs_memory_for_its_keys_only),
         cmocka_unit_test(numbers_that_cannot_be_are_refused),

@@ -23,8 +23,10 @@ void cluster_open(struct cluster *cluster, const char *yaml)
     for (int i = 0; i < CLUSTER_SERVERS; i++)
         actor_init(&cluster->servers[i], &cluster->world, SHOAL__ROLE__SERVER, -1);
     world_table(&cluster->table, WIDTH);
-    assert_int_equal(keymap_init(&cluster->keymap, &cluster->table, CLUSTER_WORKERS, CLUSTER_SERVERS,
-                                 cluster->world.job->parallel.message_bytes, NULL),
+    assert_int_equal(keymap_init(&cluster->keymap, &cluster->table,
+                                 &(struct keymap_layout){CLUSTER_WORKERS, CLUSTER_SERVERS,
+                                                         cluster->world.job->parallel.message_bytes, CANONICAL_PART},
+                                 NULL),
                      0);
 }
 

@@ -33,6 +33,25 @@ static void every_order_of_arrival_gives_the_bits_of_the_canonical_sum(void **st
     }
 }
 
+/* Whole layers in turn: the order of the sums follows the layer's owner, whoever the server is. */
+static void sums_follow_the_owners_of_whole_layers(void **state)
+{
+    (void)state;
+    static const int layers[] = {20000, 7, SHARD_WORLD_LAYER, 40, SHARD_WORLD_LAYER, 17000, 9 + SHARD_WORLD_FROZEN, 3,
+                                 SHARD_WORLD_LAYER, 5, SHARD_WORLD_LAYER, 33, SHARD_WORLD_LAYER, SHARD_WORLD_END};
+    static const int order[] = {3, 0, 4, 2, 1};
+    for (int eager = 0; eager < 2; eager++)
+        for (int server = 0; server < 2; server++) {
+            struct shard_world world;
+            struct shard_world_setup setup = {.lengths = layers, .ranks = 5, .servers = 2, .server = server, .threads = 2,
+                                              .eager = eager, .mean = 1, .placement = CANONICAL_LAYER};
+            shard_world_open(&world, &setup, 3, 1);
+            for (uint64_t clock = 1; clock <= 4; clock++)
+                shard_world_whole_step(&world, clock, clock % 2 ? order : NULL);
+            shard_world_close(&world);
+        }
+}
+
 static void any_mix_of_arrivals_on_any_server_gives_the_same_bits(void **state)
 {
     (void)state;
@@ -388,6 +407,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_order_of_arrival_gives_the_bits_of_the_canonical_sum),
+        cmocka_unit_test(sums_follow_the_owners_of_whole_layers),
         cmocka_unit_test(any_mix_of_arrivals_on_any_server_gives_the_same_bits),
         cmocka_unit_test(pushes_before_the_first_values_wait_for_them),
         cmocka_unit_test(what_is_not_a_next_contribution_is_refused),

@@ -77,7 +77,8 @@ static void make_job(struct rig *rig)
     param_table_add(&job->table, "c", 1, (int64_t[]){5}, NULL);
     param_table_add_layer(&job->table);
     param_table_add(&job->table, "d", 1, (int64_t[]){7}, NULL);
-    assert_int_equal(keymap_init(&job->map, &job->table, RANKS, 1, 1 << 16, NULL), 0);
+    assert_int_equal(keymap_init(&job->map, &job->table, &(struct keymap_layout){RANKS, 1, 1 << 16, CANONICAL_PART}, NULL),
+                     0);
     job->map.ranges[0].server = 1; /* somebody else's */
     job->controller = controller_at(job->job->parallel.consistency);
     job->incarnations = calloc(RANKS, sizeof(uint64_t));
