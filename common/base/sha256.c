@@ -37,16 +37,21 @@ void sha256_update(struct sha256 *sha, const void *data, size_t bytes)
         sha->failed = 1;
 }
 
+int sha256_finish_raw(struct sha256 *sha, uint8_t raw[32])
+{
+    unsigned length = 0;
+    int failed = EVP_DigestFinal_ex(sha->digest, raw, &length) != 1 || length != 32 || sha->failed;
+    sha256_reset(sha);
+    return failed ? STATUS_NOMEM : STATUS_OK;
+}
+
 void sha256_finish(struct sha256 *sha, char hex[65])
 {
-    unsigned char raw[EVP_MAX_MD_SIZE];
-    unsigned length = 0;
-    if (EVP_DigestFinal_ex(sha->digest, raw, &length) != 1 || length != 32)
-        sha->failed = 1;
+    uint8_t raw[32];
+    int status = sha256_finish_raw(sha, raw);
     hex[0] = '\0';
-    for (unsigned i = 0; !sha->failed && i < 32; i++)
+    for (unsigned i = 0; status == STATUS_OK && i < sizeof raw; i++)
         snprintf(hex + 2 * i, 3, "%02x", raw[i]);
-    sha256_reset(sha);
 }
 
 void sha256_destroy(struct sha256 *sha)

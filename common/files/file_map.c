@@ -54,3 +54,12 @@ void file_map_close(struct file_map *map)
         munmap((void *)(uintptr_t)map->data, map->bytes);
     *map = (struct file_map){0};
 }
+
+void file_map_forget(const struct file_map *map, const void *data, size_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)map->data;
+    uintptr_t begin = ((uintptr_t)data + page - 1) / page * page, end = ((uintptr_t)data + bytes) / page * page;
+    if (map->bytes == 0 || begin < first || end > first + map->bytes || begin >= end)
+        return;
+    madvise((void *)begin, end - begin, MADV_DONTNEED); /* advice: what it cannot do costs memory only */
+}

@@ -11,7 +11,8 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensor data is read in place");
 
-enum { SAFETENSORS_HEADER_MAX = 100000000, SAFETENSORS_DEPTH_MAX = 16, SAFETENSORS_DIMS_MAX = 8 };
+enum { SAFETENSORS_HEADER_MAX = 100000000, SAFETENSORS_DEPTH_MAX = 16, SAFETENSORS_DIMS_MAX = 8,
+       SAFETENSORS_PIECE_BYTES = 4 << 20 };
 
 struct safetensors_kind {
     const char *name;
@@ -333,4 +334,19 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *file
 const char *safetensors_metadata(const struct safetensors *file, const char *key)
 {
     return json_string_value(json_object_get(file->metadata, key));
+}
+
+int safetensors_take_f32(const struct safetensors *file, const struct safetensors_tensor *tensor, float *out)
+{
+    int64_t size = (int64_t)safetensors_kinds[tensor->dtype].bytes, most = SAFETENSORS_PIECE_BYTES / size;
+    int status = tensor->count == 0 ? safetensors_to_f32(tensor, out) : STATUS_OK;
+    for (int64_t at = 0; !status && at < tensor->count; at += most) {
+        struct safetensors_tensor piece = *tensor;
+        piece.count = tensor->count - at < most ? tensor->count - at : most;
+        piece.bytes = (size_t)(piece.count * size);
+        piece.data = (const char *)tensor->data + at * size;
+        status = safetensors_to_f32(&piece, out + at);
+        file_map_forget(&file->map, piece.data, piece.bytes);
+    }
+    return status;
 }

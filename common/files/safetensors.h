@@ -35,6 +35,9 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *file
 const char *safetensors_metadata(const struct safetensors *file, const char *key); /* or NULL */
 /* Converts F32, F16, BF16, F64 to float32; STATUS_INVALID for other kinds. */
 int safetensors_to_f32(const struct safetensors_tensor *tensor, float *out);
+/* The same in pieces whose pages of the file leave memory as soon as they are converted, so that reading a large file
+ * takes no more than what is read into. The tensor is one of this file. */
+int safetensors_take_f32(const struct safetensors *file, const struct safetensors_tensor *tensor, float *out);
 
 struct safetensors_meta {
     const char *key, *value;
@@ -56,6 +59,17 @@ struct fs;
 /* path NULL: nothing is written, only the hash of what would be. */
 int safetensors_write_on(const struct fs *fs, const char *path, const struct safetensors_image *image,
                          char sha256_hex[65], struct errbuf *err);
+
+/* The same tensor by tensor, for values that are never in memory together. The header comes from the image, whose data
+ * pointers are not read; then `put` gives each tensor's bytes in the image's order, and commit, after the last, puts the
+ * file in its place. Path and what the image points to are borrowed until close. After an error: close. */
+struct safetensors_writer;
+int safetensors_writer_open(struct safetensors_writer **writer, const struct fs *fs, const char *path,
+                            const struct safetensors_image *image, struct errbuf *err);
+int safetensors_writer_put(struct safetensors_writer *writer, const void *data, struct errbuf *err);
+int safetensors_writer_commit(struct safetensors_writer *writer, char sha256_hex[65], struct errbuf *err);
+/* What was not committed leaves nothing behind. Takes NULL. */
+void safetensors_writer_close(struct safetensors_writer *writer);
 
 /* "F32", …; bytes of one element. */
 const char *safetensors_dtype_name(enum safetensors_dtype dtype);

@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "files/fs.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -119,47 +120,107 @@ static int write_make_header(const struct safetensors_image *image, char **heade
     return STATUS_OK;
 }
 
+struct safetensors_writer {
+    struct fs_file file;
+    const char *path; /* borrowed; NULL: only the hash */
+    struct sha256 *sha;
+    struct safetensors_image image; /* borrows what it points to */
+    int next;                       /* tensor whose bytes come next */
+};
+
+static int writer_fail(const struct safetensors_writer *writer, int status, struct errbuf *err)
+{
+    return errbuf_prefix(err, status, "safetensors: %s", writer->path ? writer->path : "(no file)");
+}
+
 /* In parts, so that the hash reads what is still in the cache for the write. */
-static int write_bytes(struct fs_file *file, struct sha256 *sha, const char *data, size_t bytes, struct errbuf *err)
+static int write_bytes(struct safetensors_writer *writer, const char *data, size_t bytes, struct errbuf *err)
 {
     int status = STATUS_OK;
     for (size_t at = 0; !status && at < bytes; at += WRITE_PART_BYTES) {
         size_t part = bytes - at < WRITE_PART_BYTES ? bytes - at : WRITE_PART_BYTES;
-        if (sha)
-            sha256_update(sha, data + at, part);
-        if (file)
-            status = fs_write(file, data + at, part, err);
+        sha256_update(writer->sha, data + at, part);
+        if (writer->path)
+            status = fs_write(&writer->file, data + at, part, err);
     }
     return status;
+}
+
+static int write_header(struct safetensors_writer *writer, const struct fs *fs, struct errbuf *err)
+{
+    char *header = NULL;
+    size_t header_bytes = 0;
+    errbuf_set(err, STATUS_OK, "out of memory"); /* what every STATUS_NOMEM below means */
+    writer->sha = sha256_create();
+    int status = writer->sha ? write_make_header(&writer->image, &header, &header_bytes, err) : STATUS_NOMEM;
+    if (!status && writer->path)
+        status = fs_create(&writer->file, fs, writer->path, err);
+    if (!status)
+        status = write_bytes(writer, header, header_bytes, err);
+    free(header);
+    if (status)
+        return writer_fail(writer, status, err);
+    errbuf_init(err);
+    return STATUS_OK;
+}
+
+int safetensors_writer_open(struct safetensors_writer **out, const struct fs *fs, const char *path,
+                            const struct safetensors_image *image, struct errbuf *err)
+{
+    struct safetensors_writer *writer = calloc(1, sizeof *writer);
+    *out = NULL;
+    if (!writer)
+        return errbuf_set(err, STATUS_NOMEM, "safetensors: out of memory");
+    writer->file.fd = -1;
+    writer->path = path;
+    writer->image = *image;
+    int status = write_header(writer, fs, err);
+    if (status)
+        safetensors_writer_close(writer);
+    else
+        *out = writer;
+    return status;
+}
+
+int safetensors_writer_put(struct safetensors_writer *writer, const void *data, struct errbuf *err)
+{
+    assert(writer->next < writer->image.count);
+    int status = write_bytes(writer, data, writer->image.tensors[writer->next++].bytes, err);
+    return status ? writer_fail(writer, status, err) : STATUS_OK;
+}
+
+int safetensors_writer_commit(struct safetensors_writer *writer, char sha256_hex[65], struct errbuf *err)
+{
+    assert(writer->next == writer->image.count);
+    int status = writer->path ? fs_commit(&writer->file, err) : STATUS_OK;
+    if (status)
+        return writer_fail(writer, status, err);
+    if (sha256_hex)
+        sha256_finish(writer->sha, sha256_hex);
+    return STATUS_OK;
+}
+
+void safetensors_writer_close(struct safetensors_writer *writer)
+{
+    if (!writer)
+        return;
+    if (writer->path)
+        fs_abandon(&writer->file);
+    sha256_destroy(writer->sha);
+    free(writer);
 }
 
 int safetensors_write_on(const struct fs *fs, const char *path, const struct safetensors_image *image,
                          char sha256_hex[65], struct errbuf *err)
 {
-    char *header = NULL;
-    size_t header_bytes = 0;
-    struct fs_file opened, *file = path ? &opened : NULL;
-    struct sha256 *sha = sha256_hex ? sha256_create() : NULL;
-    errbuf_set(err, STATUS_OK, "out of memory"); /* what every STATUS_NOMEM below means */
-    int status = sha256_hex && !sha ? STATUS_NOMEM : write_make_header(image, &header, &header_bytes, err);
-    if (status)
-        goto free_memory;
-    status = file ? fs_create(file, fs, path, err) : STATUS_OK;
-    if (!status)
-        status = write_bytes(file, sha, header, header_bytes, err);
+    struct safetensors_writer *writer;
+    int status = safetensors_writer_open(&writer, fs, path, image, err);
     for (int i = 0; !status && i < image->count; i++)
-        status = write_bytes(file, sha, image->tensors[i].data, image->tensors[i].bytes, err);
-    if (!status && file)
-        status = fs_commit(file, err);
-    if (!status && sha)
-        sha256_finish(sha, sha256_hex);
-free_memory:
-    sha256_destroy(sha);
-    free(header);
-    if (status)
-        return errbuf_prefix(err, status, "safetensors: %s", path ? path : "(no file)");
-    errbuf_init(err);
-    return STATUS_OK;
+        status = safetensors_writer_put(writer, image->tensors[i].data, err);
+    if (!status)
+        status = safetensors_writer_commit(writer, sha256_hex, err);
+    safetensors_writer_close(writer);
+    return status;
 }
 
 int safetensors_write(const char *path, const struct safetensors_tensor *tensors, int count,

@@ -81,12 +81,31 @@ int64_t model_stats_collect(const struct model *model, double *out);
  * every norm layer in order (borrowed). Returns their number. */
 int model_norms(const struct model *model, const int64_t **features);
 
-/* Export: parameters from w (flat), buffers, metadata (model section, transform JSON; NULL: none) to a safetensors
- * file. The bytes depend on these alone. sha256_hex may be NULL. */
-int model_export(const struct model *model, const struct job *job, const float *w, const char *transform_json,
-                 const char *path, char sha256_hex[65], struct errbuf *err); /* STATUS_IO, STATUS_NOMEM */
-/* Import into w (flat) and buffers: every tensor must be there with the right shape; extra ones are errors named;
- * after an error nothing was written. STATUS_IO, STATUS_FORMAT, STATUS_UNKNOWN, STATUS_SHAPE. */
+/* Where the values of layers come from when nobody holds them all: `layer` gives the n floats of a layer, borrowed until
+ * `done`. Asked for every layer, in order, one at a time; after an error no further one, and no `done` for that layer. */
+struct model_values {
+    int (*layer)(void *context, int layer, const float **w, struct errbuf *err);
+    void (*done)(void *context, int layer); /* NULL: nothing to do */
+    void *context;
+};
+/* Asks for every layer as model_export does, and reads nothing: what a rank calls that takes part in another rank's
+ * export, where `layer` is collective. */
+int model_values_pass(const struct model *model, const struct model_values *values, struct errbuf *err);
+
+/* Export: parameters, buffers, metadata (model section, transform JSON; NULL: none) to a safetensors file, written and
+ * hashed while the layers come. The bytes depend on these alone. path NULL: only the hash; sha256_hex may be NULL. After
+ * an error the file that was there is kept. STATUS_IO, STATUS_NOMEM, values' own. */
+int model_export(const struct model *model, const struct job *job, const struct model_values *values,
+                 const char *transform_json, const char *path, char sha256_hex[65], struct errbuf *err);
+
+/* Import, layer by layer. Open checks the whole file: every tensor must be there with the right shape, extra ones are
+ * errors named. STATUS_IO, STATUS_FORMAT, STATUS_UNKNOWN, STATUS_SHAPE. What follows cannot fail. */
+struct model_import;
+int model_import_open(struct model_import **import, struct model *model, const char *path, struct errbuf *err);
+void model_import_layer(const struct model_import *import, int layer, float *w); /* the layer's n floats; any order */
+void model_import_buffers(const struct model_import *import); /* the running statistics, into the model's buffers */
+void model_import_close(struct model_import *import); /* takes NULL */
+/* All of it into w (flat) and the buffers; after an error nothing was written. */
 int model_import(struct model *model, const char *path, float *w, struct errbuf *err);
 
 #endif

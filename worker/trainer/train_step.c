@@ -46,6 +46,10 @@ static int forward(struct trainer *trainer, const struct model_batch *batch, str
         if (status != 0) {
             break;
         }
+        if (sums->hash) {
+            sha256_update(sums->hash, strategy_layer_w(&trainer->strategy, layer),
+                          (size_t)trainer->table.layers[layer].count * sizeof(float));
+        }
         int64_t begin = clock_now_ns();
         status = model_forward(trainer->model, layer, strategy_layer_w(&trainer->strategy, layer), batch,
                                trainer->job->parallel.batch_norm_stats == JOB_BN_GLOBAL ? &trainer->reducer.reducer : NULL,
@@ -77,23 +81,23 @@ static int backward(struct trainer *trainer, const struct model_batch *batch, in
     return status;
 }
 
-void train_step_digest(const struct trainer *trainer, uint8_t digest[DIGEST_BYTES])
-{
-    char hex[65];
-    sha256_of_bytes(trainer->strategy.w, (size_t)trainer->table.count * sizeof(float), hex);
-    for (int i = 0; i < DIGEST_BYTES; i++) {
-        unsigned byte = 0;
-        sscanf(hex + 2 * i, "%2x", &byte);
-        digest[i] = (uint8_t)byte;
-    }
-}
-
-static void digest_parameters(const struct trainer *trainer, struct train_sums *sums)
+/* When a digest is due, the first forward pass of a step takes it: all parameters come by there, a layer at a time. */
+static int digest_begin(const struct trainer *trainer, struct train_sums *sums, struct errbuf *err)
 {
     int64_t every = trainer->job->parallel.digest_every;
-    sums->has_digest = every > 0 && (trainer->step == trainer->first_step || trainer->step % every == 0);
-    if (sums->has_digest) {
-        train_step_digest(trainer, sums->digest);
+    if (every > 0 && (trainer->step == trainer->first_step || trainer->step % every == 0)) {
+        sums->hash = sha256_create();
+        return sums->hash ? 0 : errbuf_set(err, STATUS_NOMEM, "digest: out of memory");
+    }
+    return 0;
+}
+
+static void digest_end(struct train_sums *sums)
+{
+    if (sums->hash) {
+        sums->has_digest = sha256_finish_raw(sums->hash, sums->digest) == 0;
+        sha256_destroy(sums->hash);
+        sums->hash = NULL;
     }
 }
 
@@ -106,12 +110,13 @@ static int micro_step(struct trainer *trainer, int micro, double scale, double w
     batch.rows = sampler_share(trainer->sampler, trainer->step, trainer->rank, trainer->world, micro, accumulate,
                                trainer->indices, &batch.first_row);
     dataset_read(trainer->data.train, trainer->indices, batch.rows, trainer->x, trainer->labels, trainer->targets);
-    int status = forward(trainer, &batch, sums, err);
+    int status = micro == 0 ? digest_begin(trainer, sums, err) : 0;
+    if (status == 0) {
+        status = forward(trainer, &batch, sums, err);
+    }
+    digest_end(sums);
     if (status != 0) {
         return status;
-    }
-    if (micro == 0) {
-        digest_parameters(trainer, sums);
     }
     double loss = 0;
     int64_t counted = 0;

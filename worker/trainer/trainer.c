@@ -214,13 +214,8 @@ static int one_step(struct trainer *trainer, int64_t step, int *over, struct err
 static int finish(struct trainer *trainer, struct errbuf *err)
 {
     int status = trainer->strategy.ops->settle(&trainer->strategy, err);
-    if (status == 0 && trainer->rank == 0) {
-        char *transform = dataset_transform_to_json(&trainer->data.transform);
-        const char *path = trainer->begin->export_path;
-        status = transform ? model_export(trainer->model, trainer->job, trainer->strategy.w, transform,
-                                          path[0] ? path : NULL, trainer->export_sha256, err)
-                           : errbuf_set(err, STATUS_NOMEM, "out of memory");
-        free(transform);
+    if (status == 0) {
+        status = trainer_export(trainer, err);
     }
     if (status == 0) {
         status = trainer_summary(trainer, err);

@@ -45,6 +45,7 @@ struct trainer {
     int rank, world;
     double compute_s, wait_s; /* of the whole job */
     char export_sha256[65];
+    uint8_t digest[DIGEST_BYTES]; /* of the last parameters */
     int stop_asked;
     char **snapshot_paths;
     int snapshot_paths_count;
@@ -54,13 +55,13 @@ struct trainer {
 struct train_sums {
     double loss_sum, compute_s, wait_s;
     int64_t counted, correct, samples;
+    struct sha256 *hash; /* of the parameters, fed as forward acquires them; NULL: not in this step */
     uint8_t digest[DIGEST_BYTES];
     int has_digest;
 };
 
 /* train_step.c: forward, backward and exchange of one step up to its report; then the verdict. */
 int train_step_compute(struct trainer *trainer, int64_t step, struct train_sums *sums, struct errbuf *err);
-void train_step_digest(const struct trainer *trainer, uint8_t digest[DIGEST_BYTES]);
 int train_step_report(struct trainer *trainer, const struct train_sums *sums, struct errbuf *err);
 /* Waits for the verdict of the step at hand; *verdict is taken by the caller. Serves snapshots meanwhile. */
 int train_step_verdict(struct trainer *trainer, struct message *verdict, struct errbuf *err);
@@ -72,6 +73,9 @@ int train_step_statistics(struct trainer *trainer, const struct message *event, 
 /* evaluate.c: this rank's blocks of a set; *stop is set when the coordinator says that training ends here. */
 int trainer_evaluate(struct trainer *trainer, const char *name, const struct dataset *set, int *stop,
                      struct errbuf *err);
+
+/* export.c: every rank passes over the layers once; rank 0 writes or hashes what would be exported, each fills digest. */
+int trainer_export(struct trainer *trainer, struct errbuf *err);
 
 /* books.c */
 int trainer_summary(struct trainer *trainer, struct errbuf *err);

@@ -181,6 +181,12 @@ static void sha256_gives_the_standards_vectors(void **state)
     }
     sha256_finish(sha, hex);
     assert_string_equal(hex, empty);
+    const uint8_t begin[4] = {0xba, 0x78, 0x16, 0xbf}, end[4] = {0xf2, 0x00, 0x15, 0xad};
+    uint8_t raw[32];
+    sha256_update(sha, "abc", 3);
+    assert_int_equal(sha256_finish_raw(sha, raw), 0);
+    assert_memory_equal(raw, begin, sizeof begin);
+    assert_memory_equal(raw + 28, end, sizeof end);
     sha256_destroy(sha);
     sha256_destroy(NULL);
 }

@@ -291,6 +291,61 @@ static void written_file_reads_back_and_its_bytes_are_fixed(void **state)
     safetensors_close(file);
 }
 
+/* Larger than a piece, at an address that is not a page's. */
+static void pieces_of_a_large_tensor_are_those_of_the_whole(void **state)
+{
+    enum { COUNT = (9 << 20) / 4 + 3 };
+    const char *path = ((struct scratch *)*state)->path;
+    float *values = malloc(COUNT * sizeof *values), *out = malloc(COUNT * sizeof *out);
+    assert_non_null(values);
+    assert_non_null(out);
+    for (int i = 0; i < COUNT; i++)
+        values[i] = (float)i * 0.5f;
+    const struct safetensors_tensor tensors[] = {{"f", SAFETENSORS_F32, 1, {COUNT}, COUNT, values, COUNT * 4},
+                                                 {"none", SAFETENSORS_F64, 1, {0}, 0, NULL, 0},
+                                                 {"n", SAFETENSORS_I64, 1, {1}, 1, values, 8}};
+    struct safetensors *file;
+    assert_int_equal(safetensors_write(path, tensors, 3, NULL, 0, NULL, NULL), 0);
+    assert_int_equal(safetensors_open(&file, path, NULL), 0);
+    for (int pass = 0; pass < 2; pass++) {
+        memset(out, 0, COUNT * sizeof *out);
+        assert_int_equal(safetensors_take_f32(file, safetensors_find(file, "f"), out), STATUS_OK);
+        assert_memory_equal(out, values, COUNT * sizeof *out);
+    }
+    assert_int_equal(safetensors_take_f32(file, safetensors_find(file, "none"), out), STATUS_OK);
+    assert_int_equal(safetensors_take_f32(file, safetensors_find(file, "n"), out), STATUS_INVALID);
+    safetensors_close(file);
+    free(values);
+    free(out);
+}
+
+static void a_file_written_tensor_by_tensor_is_the_same(void **state)
+{
+    const char *path = ((struct scratch *)*state)->path;
+    const struct safetensors_tensor tensors[] = {{"a", SAFETENSORS_F32, 1, {4}, 4, D09_values, 16},
+                                                 {"b", SAFETENSORS_F32, 1, {2}, 2, D09_values + 1, 8}};
+    struct safetensors_tensor blank[2] = {tensors[0], tensors[1]};
+    const struct safetensors_image image = {.tensors = blank, .count = 2};
+    struct safetensors_writer *writer;
+    char whole[65], apart[65], of_file[65];
+    blank[0].data = blank[1].data = NULL;
+    assert_int_equal(safetensors_write(path, tensors, 2, NULL, 0, whole, NULL), 0);
+    assert_int_equal(safetensors_writer_open(&writer, &fs_real, path, &image, NULL), 0);
+    assert_int_equal(safetensors_writer_put(writer, D09_values + 2, NULL), 0);
+    safetensors_writer_close(writer);
+    assert_int_equal(sha256_of_file(path, of_file), 0);
+    assert_string_equal(whole, of_file); /* what was given up has touched nothing */
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(safetensors_writer_open(&writer, &fs_real, path, &image, NULL), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(safetensors_writer_put(writer, tensors[i].data, NULL), 0);
+    assert_int_equal(safetensors_writer_commit(writer, apart, NULL), 0);
+    safetensors_writer_close(writer);
+    assert_int_equal(sha256_of_file(path, of_file), 0);
+    assert_string_equal(whole, apart);
+    assert_string_equal(whole, of_file);
+}
+
 static void writer_refuses_what_its_reader_would(void **state)
 {
     const char *path = ((struct scratch *)*state)->path;
@@ -371,6 +426,8 @@ int main(void)
         cmocka_unit_test(empty_tensors_and_scalars_are_allowed),
         cmocka_unit_test(half_and_double_kinds_convert_exactly),
         WITH_SCRATCH(written_file_reads_back_and_its_bytes_are_fixed),
+        WITH_SCRATCH(pieces_of_a_large_tensor_are_those_of_the_whole),
+        WITH_SCRATCH(a_file_written_tensor_by_tensor_is_the_same),
         WITH_SCRATCH(writer_refuses_what_its_reader_would),
         WITH_SCRATCH(unreadable_paths_say_why),
         WITH_SCRATCH(P04_file_above_2_GiB_is_read_with_64_bit_sizes),

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/errbuf.h"
+#include "base/sha256.h"
 #include "base/status.h"
 #include "files/safetensors.h"
 #include "tests/unit/model/fixture.h"
@@ -36,9 +37,9 @@ static int tear_down(void **state)
     struct place *place = *state;
     unlink(place->path);
     unlink(place->other);
-    rmdir(place->folder);
+    int failed = rmdir(place->folder); /* also when something was left in it */
     free(place);
-    return 0;
+    return failed;
 }
 
 /* A trained-looking mlp with norms: running statistics moved, three batches tracked. */
@@ -54,12 +55,47 @@ static void open_mlp(struct fixture *fixture)
     buffers->num_batches_tracked = 3;
 }
 
+/* Layers out of the fixture's w, each in memory of its own that is gone when it is done with. */
+struct source {
+    const struct fixture *fixture;
+    float *held;
+    int asked, fails_at; /* fails_at: layer, or -1 */
+};
+
+static int source_layer(void *context, int layer, const float **w, struct errbuf *err)
+{
+    struct source *source = context;
+    const struct param_layer *at = &model_params(source->fixture->model)->layers[layer];
+    assert_null(source->held);
+    assert_int_equal(layer, source->asked);
+    if (layer == source->fails_at)
+        return errbuf_set(err, STATUS_TIMEOUT, "rank 2 is late");
+    source->asked++;
+    source->held = malloc((size_t)at->count * sizeof(float));
+    assert_non_null(source->held);
+    memcpy(source->held, source->fixture->w + at->offset, (size_t)at->count * sizeof(float));
+    *w = source->held;
+    return STATUS_OK;
+}
+
+static void source_done(void *context, int layer)
+{
+    struct source *source = context;
+    assert_int_equal(layer, source->asked - 1);
+    free(source->held);
+    source->held = NULL;
+}
+
 static void export_ok(const struct fixture *fixture, const char *path, char sha[65])
 {
+    struct source source = {.fixture = fixture, .fails_at = -1};
+    const struct model_values values = {source_layer, source_done, &source};
     struct errbuf err;
     errbuf_init(&err);
-    if (model_export(fixture->model, &fixture->job, fixture->w, "{\"features\":5}", path, sha, &err) != STATUS_OK)
+    if (model_export(fixture->model, &fixture->job, &values, "{\"features\":5}", path, sha, &err) != STATUS_OK)
         fail_msg("%s", err.text);
+    assert_int_equal(source.asked, model_layers(fixture->model));
+    assert_null(source.held);
 }
 
 static void what_was_exported_comes_back(void **state)
@@ -134,6 +170,88 @@ static void names_and_metadata_are_as_documented(void **state)
                         "\"hidden\":[7,6],\"kind\":\"mlp\",\"loss\":\"softmax_cross_entropy\",\"outputs\":3}");
     safetensors_close(file);
     fixture_close(&fixture);
+}
+
+static void the_hash_needs_no_file(void **state)
+{
+    struct place *place = *state;
+    struct fixture fixture;
+    char of_file[65], alone[65], computed[65];
+    open_mlp(&fixture);
+    export_ok(&fixture, place->path, of_file);
+    export_ok(&fixture, NULL, alone);
+    assert_int_equal(sha256_of_file(place->path, computed), STATUS_OK);
+    assert_string_equal(of_file, computed);
+    assert_string_equal(of_file, alone);
+    fixture_close(&fixture);
+}
+
+static void a_source_that_fails_leaves_the_file_that_was_there(void **state)
+{
+    struct place *place = *state;
+    struct fixture fixture;
+    struct errbuf err;
+    char before[65], after[65];
+    open_mlp(&fixture);
+    export_ok(&fixture, place->path, before);
+    fixture.w[0] += 1;
+    for (int layer = 0; layer < model_layers(fixture.model); layer++) {
+        struct source source = {.fixture = &fixture, .fails_at = layer};
+        const struct model_values values = {source_layer, source_done, &source};
+        errbuf_init(&err);
+        assert_int_equal(model_export(fixture.model, &fixture.job, &values, NULL, place->path, after, &err),
+                         STATUS_TIMEOUT);
+        assert_non_null(strstr(err.text, "rank 2 is late"));
+        assert_int_equal(source.asked, layer);
+        assert_null(source.held);
+        assert_int_equal(sha256_of_file(place->path, after), STATUS_OK);
+        assert_string_equal(before, after);
+    }
+    fixture_close(&fixture);
+}
+
+/* What the ranks that do not export call. */
+static void a_pass_asks_for_the_same_layers(void **state)
+{
+    struct fixture fixture;
+    struct errbuf err;
+    (void)state;
+    errbuf_init(&err);
+    open_mlp(&fixture);
+    for (int fails_at = -1; fails_at < model_layers(fixture.model); fails_at++) {
+        struct source source = {.fixture = &fixture, .fails_at = fails_at};
+        const struct model_values values = {source_layer, source_done, &source};
+        assert_int_equal(model_values_pass(fixture.model, &values, &err), fails_at < 0 ? STATUS_OK : STATUS_TIMEOUT);
+        assert_int_equal(source.asked, fails_at < 0 ? model_layers(fixture.model) : fails_at);
+        assert_null(source.held);
+    }
+    fixture_close(&fixture);
+}
+
+static void layers_are_imported_in_any_order_and_apart_from_the_buffers(void **state)
+{
+    struct place *place = *state;
+    struct fixture fixture, fresh;
+    struct model_import *import;
+    open_mlp(&fixture);
+    export_ok(&fixture, place->path, NULL);
+    fixture_job(&fresh);
+    fresh.job.model.batch_norm = 1;
+    fresh.job.seed = 99;
+    fixture_open(&fresh, NULL);
+    assert_int_equal(model_import_open(&import, fresh.model, place->path, NULL), STATUS_OK);
+    const struct param_table *table = model_params(fresh.model);
+    for (int layer = table->layer_count - 1; layer >= 0; layer--)
+        model_import_layer(import, layer, fresh.w + table->layers[layer].offset);
+    assert_memory_equal(fresh.w, fixture.w, (size_t)table->count * sizeof(float));
+    assert_true(model_buffers(fresh.model)->values[0] == 0 && model_buffers(fresh.model)->num_batches_tracked == 0);
+    model_import_buffers(import);
+    assert_memory_equal(model_buffers(fresh.model)->values, model_buffers(fixture.model)->values,
+                        (size_t)model_buffers(fixture.model)->count * sizeof(float));
+    assert_int_equal(model_buffers(fresh.model)->num_batches_tracked, 3);
+    model_import_close(import);
+    fixture_close(&fixture);
+    fixture_close(&fresh);
 }
 
 /* Writes `tensors` and expects import into a linear 5 -> 3 model to fail with `status`, saying `text`, untouched.
@@ -277,6 +395,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_was_exported_comes_back, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_file_alone_makes_the_model, set_up, tear_down),
         cmocka_unit_test_setup_teardown(names_and_metadata_are_as_documented, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_hash_needs_no_file, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_source_that_fails_leaves_the_file_that_was_there, set_up, tear_down),
+        cmocka_unit_test(a_pass_asks_for_the_same_layers),
+        cmocka_unit_test_setup_teardown(layers_are_imported_in_any_order_and_apart_from_the_buffers, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(a_file_of_another_model_is_refused_and_nothing_is_loaded, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(half_precision_weights_load, set_up, tear_down),
