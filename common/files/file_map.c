@@ -58,8 +58,8 @@ void file_map_close(struct file_map *map)
 void file_map_forget(const struct file_map *map, const void *data, size_t bytes)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)map->data;
-    uintptr_t begin = ((uintptr_t)data + page - 1) / page * page, end = ((uintptr_t)data + bytes) / page * page;
-    if (map->bytes == 0 || begin < first || end > first + map->bytes || begin >= end)
+    uintptr_t begin = (uintptr_t)data / page * page, end = (uintptr_t)data + bytes;
+    if (map->bytes == 0 || bytes == 0 || begin < first || end > first + map->bytes)
         return;
     madvise((void *)begin, end - begin, MADV_DONTNEED); /* advice: what it cannot do costs memory only */
 }

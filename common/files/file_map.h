@@ -12,7 +12,7 @@ struct file_map {
 };
 int file_map_open(struct file_map *map, const char *path, struct errbuf *err); /* STATUS_IO with errno text */
 void file_map_close(struct file_map *map);                                     /* takes a closed or zeroed one */
-/* Pages that lie wholly in [data, data + bytes) leave memory; they are read again when touched. */
+/* Pages of the mapping that hold [data, data + bytes) leave memory; they are read again when touched. */
 void file_map_forget(const struct file_map *map, const void *data, size_t bytes);
 
 #endif

@@ -36,7 +36,7 @@ const char *safetensors_metadata(const struct safetensors *file, const char *key
 /* Converts F32, F16, BF16, F64 to float32; STATUS_INVALID for other kinds. */
 int safetensors_to_f32(const struct safetensors_tensor *tensor, float *out);
 /* The same in pieces whose pages of the file leave memory as soon as they are converted, so that reading a large file
- * takes no more than what is read into. The tensor is one of this file. */
+ * takes no more than what is read into. The tensor is one of this file, or a piece of one. */
 int safetensors_take_f32(const struct safetensors *file, const struct safetensors_tensor *tensor, float *out);
 
 struct safetensors_meta {

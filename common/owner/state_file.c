@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "base/errbuf.h"
@@ -54,6 +53,7 @@ done:
 
 struct stored {
     int64_t key_first, key_end;
+    const struct safetensors *file;
     const struct safetensors_tensor *tensor;
     int slot; /* -1: values */
 };
@@ -85,10 +85,12 @@ static int64_t keys_elements(const struct keymap *map, int64_t first, int64_t en
     return sum;
 }
 
-static int index_tensor(struct state_files *index, const struct safetensors_tensor *tensor, const char *path,
-                        struct errbuf *err)
+/* Tensor t of the last file opened. */
+static int index_tensor(struct state_files *index, int t, const char *path, struct errbuf *err)
 {
     const struct keymap *map = index->map;
+    const struct safetensors *file = index->files[index->files_count - 1];
+    const struct safetensors_tensor *tensor = safetensors_at(file, t);
     long long first = -1;
     long long end = -1;
     int slot = -1;
@@ -114,7 +116,8 @@ static int index_tensor(struct state_files *index, const struct safetensors_tens
         index->entries = entries;
         index->room = room;
     }
-    index->entries[index->count++] = (struct stored){.key_first = first, .key_end = end, .tensor = tensor, .slot = slot};
+    index->entries[index->count++] =
+        (struct stored){.key_first = first, .key_end = end, .file = file, .tensor = tensor, .slot = slot};
     return 0;
 }
 
@@ -147,7 +150,11 @@ int state_file_copy(const struct state_files *files, const struct state_span *sp
                               map->table->tensors[map->keys[key].tensor].name, slot < 0 ? "values" : "optimizer state");
         }
         int64_t at = keys_elements(map, e->key_first, key);
-        memcpy(out, (const char *)e->tensor->data + at * (int64_t)sizeof(float), (size_t)count * sizeof(float));
+        struct safetensors_tensor piece = *e->tensor;
+        piece.data = (const char *)piece.data + at * (int64_t)sizeof(float);
+        piece.bytes = (size_t)count * sizeof(float);
+        piece.count = count;
+        safetensors_take_f32(e->file, &piece, out);
         out += count;
     }
     return 0;
@@ -185,7 +192,7 @@ int state_files_open(struct state_files **out, const struct keymap *map, const c
         }
         files->files_count = f + 1;
         for (int t = 0; t < safetensors_count(files->files[f]); t++) {
-            status = index_tensor(files, safetensors_at(files->files[f], t), paths[f], err);
+            status = index_tensor(files, t, paths[f], err);
             if (status != 0) {
                 goto fail;
             }

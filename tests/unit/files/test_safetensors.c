@@ -1,4 +1,5 @@
 #include "base/errbuf.h"
+#include "base/host.h"
 #include "base/sha256.h"
 #include "base/status.h"
 #include "files/fs.h"
@@ -309,7 +310,9 @@ static void pieces_of_a_large_tensor_are_those_of_the_whole(void **state)
     assert_int_equal(safetensors_open(&file, path, NULL), 0);
     for (int pass = 0; pass < 2; pass++) {
         memset(out, 0, COUNT * sizeof *out);
+        int64_t resident = host_rss_bytes();
         assert_int_equal(safetensors_take_f32(file, safetensors_find(file, "f"), out), STATUS_OK);
+        assert_true(host_rss_bytes() - resident < 2 << 20); /* of 9 MiB of file */
         assert_memory_equal(out, values, COUNT * sizeof *out);
     }
     assert_int_equal(safetensors_take_f32(file, safetensors_find(file, "none"), out), STATUS_OK);
