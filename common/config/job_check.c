@@ -341,7 +341,7 @@ static int check_eager(const struct job *job, struct errbuf *err)
     if (job->optimizer.kind == JOB_LAMB) {
         return refuse(job, err, "parallel.update", "found eager with optimizer.kind lamb, expected step");
     }
-    if (job->parallel.update_at == JOB_UPDATE_AT_WORKER) {
+    if (job->parallel.update_at == JOB_UPDATE_AT_WORKER && !job_is_ring(job->parallel.data)) {
         return refuse(job, err, "parallel.update", "found eager with update_at worker, expected step");
     }
     if (job->snapshot.best_metric[0]) { /* known only after the next step has begun */
@@ -363,9 +363,38 @@ static int check_optimizer(const struct job *job, struct errbuf *err)
     return 0;
 }
 
+/* Workers without servers: what only servers can do, and who goes on without whom. */
+static int check_ring(const struct job *job, struct errbuf *err)
+{
+    const char *mode = option_find("parallel.data")->choices[job->parallel.data];
+    if (job->data.kind == JOB_DATA_NONE && given(job, "data.kind")) {
+        return refuse(job, err, "parallel.data", "found %s with data.kind none, expected ps", mode);
+    }
+    if (job->parallel.aggregate != JOB_MEAN && job->parallel.aggregate != JOB_SUM) {
+        return refuse(job, err, "parallel.aggregate", "found %s with parallel.data %s, expected mean or sum, or data ps",
+                      option_find("parallel.aggregate")->choices[job->parallel.aggregate], mode);
+    }
+    if (job->cluster.elastic_min > job->cluster.workers) {
+        return refuse(job, err, "cluster.elastic.min", "found %lld, expected at most cluster.workers %lld",
+                      (long long)job->cluster.elastic_min, (long long)job->cluster.workers);
+    }
+    if (job->cluster.elastic_min > 0 && job->snapshot.dir[0] == '\0') {
+        return refuse(job, err, "cluster.elastic.min",
+                      "found %lld without snapshot.dir, expected a folder that the others go on from, or 0",
+                      (long long)job->cluster.elastic_min);
+    }
+    return 0;
+}
+
 static int check_parallel(const struct job *job, struct errbuf *err)
 {
-    if (job->parallel.credit_bytes < job->parallel.message_bytes) {
+    if (job_is_ring(job->parallel.data)) {
+        int status = check_ring(job, err);
+        if (status != 0) {
+            return status;
+        }
+    }
+    if (!job_is_ring(job->parallel.data) && job->parallel.credit_bytes < job->parallel.message_bytes) {
         return refuse(job, err, "parallel.credit_bytes", "found %lld, expected at least message_bytes %lld",
                       (long long)job->parallel.credit_bytes, (long long)job->parallel.message_bytes);
     }

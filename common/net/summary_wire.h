@@ -10,7 +10,7 @@
 struct trace;
 
 enum summary_part { SUMMARY_STATE, SUMMARY_SENT, SUMMARY_RECEIVED, SUMMARY_PARTS };
-enum { SUMMARY_ROWS_MAX = 8 };
+enum { SUMMARY_ROWS_MAX = 12 };
 
 /* On the caller's stack; message borrows from it. */
 struct summary_wire {

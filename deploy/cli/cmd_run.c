@@ -13,7 +13,7 @@
 #define AT(field) offsetof(struct run_options, field)
 static const struct arg rows[] = {
     {"workers", ARG_TEXT, AT(workers), "N", "workers, above cluster.workers", 0, 0},
-    {"servers", ARG_TEXT, AT(servers), "M", "servers, above cluster.servers; \"same\": one beside each worker", 0,
+    {"servers", ARG_TEXT, AT(servers), "M", "servers, above cluster.servers; \"same\": one beside each worker; a ring starts none", 0,
      0},
     {"embedded", ARG_FLAG, AT(embedded), NULL, "every role as a thread of this process", 0, 0},
     {"set", ARG_LIST, AT(sets), "KEY=VALUE",
@@ -61,6 +61,8 @@ static int start(const char *path, const struct run_options *options)
     int status = run_plan_make(&plan, path, options, &err);
     for (int i = 0; status == 0 && i < job_warnings(plan.job)->count; i++)
         fprintf(stderr, "shoal: warning: %s\n", job_warnings(plan.job)->items[i]);
+    if (status == 0 && plan.servers_unused)
+        fprintf(stderr, "shoal: --servers %s is not used: the workers of a ring own everything\n", options->servers);
     if (status != 0)
         code = command_fail(status == STATUS_NOMEM ? 1 : 2, "%s", err.text);
     else if (options->print_config)

@@ -34,11 +34,20 @@ static char *folder_of(const char *path)
     return full;
 }
 
+/* Without --servers: what it means depends on the job's mode and workers, which the file alone may say. */
+static int load_first(struct run_plan *plan, struct job_source *source, struct errbuf *err)
+{
+    struct job_source first = *source;
+    first.overrides_count = source->overrides_count - 1;
+    int status = job_load(&plan->job, &first, err);
+    plan->servers_unused = status == 0 && job_is_ring(plan->job->parallel.data);
+    return status;
+}
+
 static int load(struct run_plan *plan, const char *path, const struct run_options *options, struct errbuf *err)
 {
     struct job_override overrides[2];
     int count = 0;
-    const char *servers = options->servers;
     struct job_source source = {.path = path,
                                 .environment = environ,
                                 .sets = options->sets.items,
@@ -48,20 +57,19 @@ static int load(struct run_plan *plan, const char *path, const struct run_option
     char workers_text[24];
     if (options->workers)
         overrides[count++] = (struct job_override){"cluster.workers", options->workers, "--workers"};
-    if (servers && strcmp(servers, "same") == 0) {
-        /* The workers may be said by the file alone. */
-        source.overrides_count = count;
-        int status = job_load(&plan->job, &source, err);
-        if (status != 0)
+    if (options->servers)
+        overrides[count++] = (struct job_override){"cluster.servers", options->servers, "--servers"};
+    source.overrides_count = count;
+    if (options->servers) {
+        int status = load_first(plan, &source, err);
+        if (status != 0 || plan->servers_unused)
             return status;
         snprintf(workers_text, sizeof workers_text, "%lld", (long long)plan->job->cluster.workers);
         job_destroy(plan->job);
         plan->job = NULL;
-        servers = workers_text;
+        if (strcmp(options->servers, "same") == 0)
+            overrides[count - 1].value = workers_text;
     }
-    if (servers)
-        overrides[count++] = (struct job_override){"cluster.servers", servers, "--servers"};
-    source.overrides_count = count;
     return job_load(&plan->job, &source, err);
 }
 
@@ -122,7 +130,7 @@ int run_plan_make(struct run_plan *plan, const char *path, const struct run_opti
         return status;
     const struct job *job = plan->job;
     plan->workers = (int)job->cluster.workers;
-    plan->servers = (int)job->cluster.servers;
+    plan->servers = job_is_ring(job->parallel.data) ? 0 : (int)job->cluster.servers;
     int shared = pool_available_cores() / plan->workers;
     plan->worker_threads = options->threads > 0        ? options->threads
                            : job->parallel.threads > 0 ? (int)job->parallel.threads

@@ -20,7 +20,8 @@ struct run_plan {
     struct job *job;
     char *job_dir;                                                      /* of the job file */
     char *init, *export_path, *metrics, *trace, *resume, *data, *state; /* absolute, or "" */
-    int workers, servers;
+    int workers, servers; /* 0 servers: a ring */
+    int servers_unused;   /* --servers was given to a ring */
     int worker_threads, server_threads;
     int stop_ms; /* a stop takes at most this long */
 };

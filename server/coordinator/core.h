@@ -49,6 +49,7 @@ struct core_member {
     int counted; /* it is one of the job's ranks */
     int registered, ready, left;
     struct core_held registering;
+    Shoal__Peer *peer; /* ring: how the other workers reach it */
     Shoal__Summary *summary;
     struct buf *trace;
 };
@@ -64,7 +65,17 @@ struct core_event {
     struct buf *frame;
 };
 
-/* One worker's REPORT of the current step. */
+/* What a worker of a ring says the ranks have agreed on. */
+struct core_vote {
+    Shoal__Decision decision;
+    float grad_scale;
+    double lr, next_lr, loss, grad_norm;
+    uint64_t t;
+    int64_t nonfinite_run;
+    int evaluate, last, stopped;
+};
+
+/* One worker's REPORT of a step. */
 struct core_report {
     int in;
     double loss_sum;
@@ -73,6 +84,7 @@ struct core_report {
     struct buf *statistics;
     uint8_t digest[64];
     size_t digest_bytes;
+    struct core_vote vote; /* of a ring */
 };
 
 struct core_gather {
@@ -97,7 +109,7 @@ struct core_evaluation {
     int64_t rows_count;
     double loss, accuracy;
     int64_t counted, correct;
-    int stop;
+    int stop, snapshot;
 };
 
 struct core_snapshot {
@@ -105,9 +117,9 @@ struct core_snapshot {
     int evaluating; /* the evaluation of its step is still to come: what it finds belongs into the manifest */
     uint64_t step, applied;
     char *folder;
-    int waiting_servers, waiting_worker;
-    uint8_t *servers_done;
-    int worker_done;
+    int savers[CORE_KINDS]; /* ranks below write a file: servers, or the workers that own the state */
+    uint8_t *done[CORE_KINDS]; /* (savers) */
+    int waiting;
     struct manifest manifest;
 };
 
@@ -125,7 +137,8 @@ struct core_job {
     struct job *owned;           /* when the job came as YAML */
     const struct job *job;
     char *yaml, *snapshot_dir;
-    int workers, servers;
+    int ring;             /* the workers own the state, decide every step and need no server */
+    int workers, servers; /* of a ring 0 servers */
     int64_t began_ns, phase_ns, said_ns, step_ns, train_ns;
     int start_said;
     /* agreed at registration */
@@ -148,11 +161,12 @@ struct core_job {
     /* the step being collected */
     int stepping;
     struct step step;
-    struct core_report *reports;
+    struct core_report *reports, *early; /* early: of the step after it, which a ring begins by itself */
     int64_t applied, samples_seen;
     uint64_t last_step; /* last announced verdict */
     double last_loss, last_lr;
     int last;           /* no step follows */
+    int last_asked;     /* ring: LAST was sent */
     int stop_asked;     /* a member was told to stop: the job ends in order after the step at hand */
     char stop_text[CORE_LINE];
     int64_t stop_ns;    /* at the latest then */
@@ -256,6 +270,8 @@ struct buf *core_start_running(const struct coordinator_core *core); /* owned; N
 
 /* --- core_job.c: memory of a job */
 void core_job_close(struct core_job *job);
+int core_job_map_servers(const struct core_job *job); /* what the key map is built with: a ring's has one */
+void *core_copy(const ProtobufCMessage *message); /* owned; NULL when out of memory */
 int core_job_copy_spec(struct core_job *job, const struct coordinator_job *spec);
 
 /* --- core_steps.c */
@@ -270,6 +286,12 @@ void core_steps_begin(struct coordinator_core *core, uint64_t number);
 void core_steps_tick(struct coordinator_core *core);
 double core_steps_lr_at(const void *job, int64_t t); /* of a struct core_job */
 
+/* --- core_ring.c: workers that decide by themselves */
+int core_ring_take_vote(const struct core_job *job, const Shoal__Report *report, struct core_vote *vote); /* 0 or a status */
+void core_ring_follow(struct coordinator_core *core); /* all reports of a step are in: does what they say */
+void core_ring_ask_last(struct coordinator_core *core); /* LAST to the workers, once; they say which step it is */
+int core_ring_is_through(const struct core_job *job, int rank); /* its last step is reported */
+
 /* --- core_trust.c */
 void core_trust_message(struct coordinator_core *core, struct core_member *member, struct message *message,
                         const struct net_return *back);
@@ -277,6 +299,8 @@ void core_trust_close(struct core_job *job);
 
 /* --- core_verdict.c: what a decision means */
 void core_verdict_announce(struct coordinator_core *core, const struct step_verdict *verdict);
+/* The same for a verdict that the workers of a ring have and nobody is told. */
+void core_verdict_follow(struct coordinator_core *core, const struct step_verdict *verdict, const struct core_vote *vote);
 void core_verdict_closing(struct coordinator_core *core); /* VERDICT{NONE, last} to servers, once */
 int core_verdict_digests(struct coordinator_core *core); /* 0, or the job has been ended */
 
@@ -289,6 +313,7 @@ void core_gather_forget(struct core_job *job, uint64_t before_step);
 void core_evaluation_message(struct coordinator_core *core, struct core_member *member, struct message *message,
                              const struct net_return *back);
 void core_evaluation_answer(struct coordinator_core *core); /* those that are done and were asked for */
+void core_evaluation_advance(struct coordinator_core *core); /* finishes those of the last verdict that are all in */
 void core_evaluation_close(struct core_evaluation *evaluation);
 const char *core_evaluation_watched(const struct job *job); /* the set that early stop and best look at */
 
@@ -296,6 +321,7 @@ const char *core_evaluation_watched(const struct job *job); /* the set that earl
 int core_snapshots_due(const struct core_job *job); /* of the last announced verdict */
 void core_snapshots_after_verdict(struct coordinator_core *core, int evaluating);
 void core_snapshots_evaluated(struct coordinator_core *core); /* the evaluation is done, or none comes */
+int core_snapshots_follows(const struct coordinator_core *core, int stop); /* one of the last announced step is due or under way */
 void core_snapshots_best(struct coordinator_core *core, uint64_t step);
 void core_snapshots_final(struct coordinator_core *core); /* of the last step unless it is there */
 void core_snapshots_done(struct coordinator_core *core, struct core_member *member, struct message *message,
@@ -314,7 +340,7 @@ void core_ending_clients(struct coordinator_core *core); /* the last client prog
 void core_ending_tick(struct coordinator_core *core);
 
 /* --- core_report.c: the report card and the summary line */
-void core_report_say(struct coordinator_core *core);
+int core_report_say(struct coordinator_core *core); /* numbers that differ from their formula */
 void core_report_metrics(struct coordinator_core *core);
 
 /* --- core_operators.c */

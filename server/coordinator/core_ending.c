@@ -9,29 +9,19 @@ static const double default_stop_s = 4;
 /* How long END waits for members to leave: 5 s are all there is after a signal. */
 static const double leave_s = 3, leave_stopping_s = 0.8;
 
-static Shoal__Summary *copy_summary(const Shoal__Summary *body)
-{
-    size_t bytes = shoal__summary__get_packed_size(body);
-    uint8_t *packed = malloc(bytes + 1);
-    if (packed == NULL)
-        return NULL;
-    shoal__summary__pack(body, packed);
-    Shoal__Summary *result = shoal__summary__unpack(NULL, bytes, packed);
-    free(packed);
-    return result;
-}
-
 void core_ending_summary(struct coordinator_core *core, struct core_member *member, struct message *message,
                          const struct net_return *back)
 {
     const Shoal__Envelope *envelope = message->envelope;
-    if (core->phase != CORE_FINISHING || envelope->body_case != SHOAL__ENVELOPE__BODY_SUMMARY) {
+    /* In a ring a rank may be through while another one's last REPORT is on its way. */
+    int early = core->job.ring && core->phase == CORE_RUNNING && core_ring_is_through(&core->job, member->rank);
+    if ((core->phase != CORE_FINISHING && !early) || envelope->body_case != SHOAL__ENVELOPE__BODY_SUMMARY) {
         core_answer(core, back, STATUS_PROTOCOL, "no summary is due");
         return;
     }
     /* A server's later one counts: it has seen the pulls after the last step. */
     if (member->summary == NULL || member->kind == CORE_SERVER) {
-        Shoal__Summary *summary = copy_summary(envelope->summary);
+        Shoal__Summary *summary = core_copy(&envelope->summary->base);
         if (summary == NULL) {
             core_answer(core, back, STATUS_NOMEM, "out of memory");
             return;
@@ -47,7 +37,7 @@ void core_ending_summary(struct coordinator_core *core, struct core_member *memb
         }
     }
     core_answer(core, back, 0, "%s", "");
-    if (member->kind == CORE_WORKER)
+    if (member->kind == CORE_WORKER && !core->job.ring)
         core_snapshots_evaluated(core);
     core_ending_advance(core);
 }
@@ -131,10 +121,14 @@ void core_ending_advance(struct coordinator_core *core)
     }
     if (!all_in(core, CORE_SERVER) || check_end_digests(core) != 0)
         return;
-    core_report_say(core);
+    int differing = core_report_say(core);
     core_report_metrics(core);
     write_trace(core);
-    core_ending_end(core, 0, "%s", "");
+    if (differing > 0)
+        core_ending_end(core, STATUS_CHECKSUM, "the report card has %d number%s from %s formula", differing,
+                        differing == 1 ? " that differs" : "s that differ", differing == 1 ? "its" : "their");
+    else
+        core_ending_end(core, 0, "%s", "");
 }
 
 /* Clients keep no books: theirs are empty, the servers' are asked for as in any job. */
@@ -213,6 +207,8 @@ void core_ending_ask(struct coordinator_core *core, const char *who)
         core_ending_end(core, STATUS_STOPPED, "%s", job->stop_text);
     else if (core->phase == CORE_FINISHING)
         core_ending_advance(core);
+    else
+        core_ring_ask_last(core);
 }
 
 void core_ending_tick(struct coordinator_core *core)
@@ -249,5 +245,7 @@ void coordinator_core_stop(struct coordinator_core *core, int64_t now_ns)
         core_ending_end(core, STATUS_STOPPED, "stopped by signal");
     else if (core->phase == CORE_FINISHING)
         core_ending_advance(core);
+    else
+        core_ring_ask_last(core);
     core_ending_tick(core);
 }

@@ -104,13 +104,15 @@ static void reply_evaluation(struct coordinator_core *core, const struct core_ev
     body.counted = evaluation->counted;
     body.correct = evaluation->correct;
     body.stop = evaluation->stop;
+    body.snapshot = evaluation->snapshot;
     core->ops.reply(core->ops.context, back, &envelope, NULL, 0);
 }
 
 /* With `update: eager` a push changes the shard at once: workers stand still until a snapshot of this step is whole. */
 static int must_wait(const struct core_job *job)
 {
-    return job->snapshot.active && !job->snapshot.waiting_worker && job->job->parallel.update == JOB_UPDATE_EAGER;
+    return job->snapshot.active && job->snapshot.savers[CORE_WORKER] == 0 &&
+           job->job->parallel.update == JOB_UPDATE_EAGER;
 }
 
 void core_evaluation_answer(struct coordinator_core *core)
@@ -154,6 +156,7 @@ static void finish(struct coordinator_core *core, struct core_evaluation *evalua
     int watched = strcmp(evaluation->set, core_evaluation_watched(job->job)) == 0;
     if (watched)
         judge(core, evaluation);
+    evaluation->snapshot = core_snapshots_follows(core, evaluation->stop);
     core_evaluation_answer(core);
     if (evaluation->stop && core->phase == CORE_RUNNING) {
         core_say(core, "early stop at step %llu: %d evaluations without improvement",
@@ -169,10 +172,13 @@ static void finish(struct coordinator_core *core, struct core_evaluation *evalua
 }
 
 /* The slot of (step, set): the kept one, or a finished one of an earlier step begun anew. NULL: does not belong. */
-static struct core_evaluation *slot_of(struct core_job *job, uint64_t step, const char *set)
+static struct core_evaluation *slot_of(struct coordinator_core *core, uint64_t step, const char *set)
 {
+    struct core_job *job = &core->job;
     int index = strcmp(set, "test") == 0 ? 0 : strcmp(set, "validation") == 0 ? 1 : -1;
-    if (index < 0 || step != job->last_step)
+    /* A ring's worker evaluates while reports of others are on their way. */
+    int early = job->ring && core->phase == CORE_RUNNING && step == job->step.step;
+    if (index < 0 || (step != job->last_step && !early))
         return NULL;
     struct core_evaluation *evaluation = &job->evaluations[index];
     if (evaluation->step == step && evaluation->arrived != NULL)
@@ -210,13 +216,12 @@ void core_evaluation_message(struct coordinator_core *core, struct core_member *
                              const struct net_return *back)
 {
     const Shoal__Envelope *envelope = message->envelope;
-    struct core_job *job = &core->job;
     if (envelope->body_case != SHOAL__ENVELOPE__BODY_EVALUATED ||
         (core->phase != CORE_RUNNING && core->phase != CORE_FINISHING)) {
         core_answer(core, back, STATUS_PROTOCOL, "no evaluation now");
         return;
     }
-    struct core_evaluation *evaluation = slot_of(job, envelope->clock, envelope->evaluated->set);
+    struct core_evaluation *evaluation = slot_of(core, envelope->clock, envelope->evaluated->set);
     if (evaluation == NULL) {
         core_answer(core, back, STATUS_RANGE, "no evaluation of \"%.20s\" at step %llu", envelope->evaluated->set,
                     (unsigned long long)envelope->clock);
@@ -233,6 +238,16 @@ void core_evaluation_message(struct coordinator_core *core, struct core_member *
         return;
     }
     evaluation->arrived[member->rank] = 1;
-    if (++evaluation->in == job->workers)
-        finish(core, evaluation);
+    evaluation->in++;
+    core_evaluation_advance(core);
+}
+
+void core_evaluation_advance(struct coordinator_core *core)
+{
+    const struct core_job *job = &core->job;
+    for (int i = 0; i < CORE_SETS && (core->phase == CORE_RUNNING || core->phase == CORE_FINISHING); i++) {
+        struct core_evaluation *evaluation = &core->job.evaluations[i];
+        if (evaluation->in == job->workers && !evaluation->done && evaluation->step == job->last_step)
+            finish(core, evaluation);
+    }
 }

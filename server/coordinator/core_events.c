@@ -72,18 +72,6 @@ static void forget_seen(struct coordinator_core *core)
     memmove(core->events, core->events + drop, core->events_count * sizeof *core->events);
 }
 
-static Shoal__Envelope *copy(const Shoal__Envelope *envelope)
-{
-    size_t bytes = shoal__envelope__get_packed_size(envelope);
-    uint8_t *packed = malloc(bytes + 1);
-    if (packed == NULL)
-        return NULL;
-    shoal__envelope__pack(envelope, packed);
-    Shoal__Envelope *result = shoal__envelope__unpack(NULL, bytes, packed);
-    free(packed);
-    return result;
-}
-
 void core_events_push(struct coordinator_core *core, int audience, int rank, Shoal__Envelope *envelope,
                       struct buf *frame)
 {
@@ -99,7 +87,7 @@ void core_events_push(struct coordinator_core *core, int audience, int rank, Sho
     }
     envelope->sequence = core->sequence + 1;
     struct core_event event = {.sequence = core->sequence + 1, .audience = audience, .rank = rank,
-                               .end = envelope->type == SHOAL__TYPE__END, .envelope = copy(envelope)};
+                               .end = envelope->type == SHOAL__TYPE__END, .envelope = core_copy(&envelope->base)};
     if (event.envelope == NULL) {
         core_log(core, LOG_ERROR, "event lost: out of memory");
         return;

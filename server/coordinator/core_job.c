@@ -32,11 +32,28 @@ int core_job_copy_spec(struct core_job *job, const struct coordinator_job *spec)
     return status == 0 ? 0 : STATUS_NOMEM;
 }
 
-static void close_reports(struct core_job *job)
+static void close_reports(struct core_report *reports, int workers)
 {
-    for (int rank = 0; job->reports != NULL && rank < job->workers; rank++)
-        buf_release(job->reports[rank].statistics);
-    free(job->reports);
+    for (int rank = 0; reports != NULL && rank < workers; rank++)
+        buf_release(reports[rank].statistics);
+    free(reports);
+}
+
+int core_job_map_servers(const struct core_job *job)
+{
+    return job->ring ? 1 : job->servers;
+}
+
+void *core_copy(const ProtobufCMessage *message)
+{
+    size_t bytes = protobuf_c_message_get_packed_size(message);
+    uint8_t *packed = malloc(bytes + 1);
+    if (packed == NULL)
+        return NULL;
+    protobuf_c_message_pack(message, packed);
+    void *result = protobuf_c_message_unpack(message->descriptor, NULL, bytes, packed);
+    free(packed);
+    return result;
 }
 
 void core_job_close(struct core_job *job)
@@ -46,7 +63,8 @@ void core_job_close(struct core_job *job)
     for (int i = 0; i < CORE_SETS; i++)
         core_evaluation_close(&job->evaluations[i]);
     core_snapshots_close(&job->snapshot);
-    close_reports(job);
+    close_reports(job->reports, job->workers);
+    close_reports(job->early, job->workers);
     if (job->stepping)
         step_close(&job->step);
     if (job->keymap_built)

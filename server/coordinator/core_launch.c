@@ -44,8 +44,10 @@ static int take_job(struct coordinator_core *core, const struct coordinator_job 
     if (job->yaml == NULL || resolve_snapshot_dir(job) != 0)
         return errbuf_set(err, STATUS_NOMEM, "out of memory");
     job->workers = (int)job->job->cluster.workers;
-    job->servers = (int)job->job->cluster.servers;
-    if (job->workers < 1 || job->workers > CORE_RANKS_MAX || job->servers < 1 || job->servers > CORE_RANKS_MAX)
+    job->ring = job_is_ring(job->job->parallel.data);
+    job->servers = job->ring ? 0 : (int)job->job->cluster.servers;
+    if (job->workers < 1 || job->workers > CORE_RANKS_MAX || (!job->ring && job->servers < 1) ||
+        job->servers > CORE_RANKS_MAX)
         return errbuf_set(err, STATUS_RANGE, "cluster.workers and cluster.servers must be 1 to %d", CORE_RANKS_MAX);
     if (spec->resume && job->snapshot_dir == NULL && *job->spec.resume_path == '\0')
         return errbuf_set(err, STATUS_INVALID, "resume needs snapshot.dir or a snapshot's folder");
@@ -124,6 +126,11 @@ void core_launch_gathered(struct coordinator_core *core)
         hosts[rank] = core->members[CORE_WORKER][rank]->host;
     begin.worker_hosts = hosts;
     begin.n_worker_hosts = (size_t)job->workers;
+    uint64_t lives[CORE_RANKS_MAX];
+    for (int rank = 0; rank < job->workers; rank++)
+        lives[rank] = core->members[CORE_WORKER][rank]->incarnation;
+    begin.worker_incarnations = lives;
+    begin.n_worker_incarnations = (size_t)job->workers;
     core_events_push(core, AUDIENCE_ALL, -1, &envelope, NULL);
 }
 
@@ -155,18 +162,6 @@ static const char *difference(const Shoal__Register *a, const Shoal__Register *b
     return fingerprint_of(a) != fingerprint_of(b) ? "parameter tables" : NULL;
 }
 
-static Shoal__Register *copy_register(const Shoal__Register *body)
-{
-    size_t bytes = shoal__register__get_packed_size(body);
-    uint8_t *packed = malloc(bytes + 1);
-    if (packed == NULL)
-        return NULL;
-    shoal__register__pack(body, packed);
-    Shoal__Register *result = shoal__register__unpack(NULL, bytes, packed);
-    free(packed);
-    return result;
-}
-
 static void answer_registered(struct coordinator_core *core)
 {
     for (int rank = 0; rank < core->job.workers; rank++) {
@@ -176,6 +171,25 @@ static void answer_registered(struct coordinator_core *core)
         if (member != NULL)
             member->registering.held = 0;
     }
+}
+
+/* Owners are ready, or are the workers themselves: training starts. */
+static void all_ready(struct coordinator_core *core)
+{
+    struct core_job *job = &core->job;
+    job->train_ns = job->step_ns = core->now_ns;
+    int nothing = job->total_steps > 0 && job->first_step > job->total_steps;
+    job->last_step = job->first_step - 1;
+    if (nothing) {
+        job->last = 1;
+        core_set_phase(core, CORE_FINISHING);
+        core_log(core, LOG_INFO, "nothing left to train: the snapshot is of the last step %llu",
+                 (unsigned long long)job->total_steps);
+    } else {
+        core_set_phase(core, CORE_RUNNING);
+        core_steps_begin(core, job->first_step);
+    }
+    core_start_announce(core, AUDIENCE_WORKERS);
 }
 
 /* All tables agree: key map, state on disk, then the servers' START. */
@@ -192,7 +206,23 @@ static void all_registered(struct coordinator_core *core)
     }
     answer_registered(core);
     core_set_phase(core, CORE_PREPARING);
-    core_start_announce(core, AUDIENCE_SERVERS);
+    if (core->job.ring)
+        all_ready(core);
+    else
+        core_start_announce(core, AUDIENCE_SERVERS);
+}
+
+/* 0, or the job has been ended. */
+static int take_peer(struct coordinator_core *core, struct core_member *member, const Shoal__Register *body)
+{
+    if (body->peer == NULL || *body->peer->address == '\0') {
+        core_ending_end(core, STATUS_PROTOCOL, "worker %d does not say how the others reach it", member->rank);
+        return STATUS_PROTOCOL;
+    }
+    member->peer = core_copy(&body->peer->base);
+    if (member->peer == NULL)
+        core_ending_end(core, STATUS_NOMEM, "out of memory");
+    return member->peer == NULL ? STATUS_NOMEM : 0;
 }
 
 void core_launch_register(struct coordinator_core *core, struct core_member *member, struct message *message,
@@ -233,7 +263,9 @@ void core_launch_register(struct coordinator_core *core, struct core_member *mem
                         other);
         return;
     }
-    if (job->registration == NULL && (job->registration = copy_register(envelope->register_)) == NULL) {
+    if (job->ring && take_peer(core, member, envelope->register_) != 0)
+        return;
+    if (job->registration == NULL && (job->registration = core_copy(&envelope->register_->base)) == NULL) {
         core_ending_end(core, STATUS_NOMEM, "out of memory");
         return;
     }
@@ -242,24 +274,6 @@ void core_launch_register(struct coordinator_core *core, struct core_member *mem
         if (core->members[CORE_WORKER][rank] == NULL || !core->members[CORE_WORKER][rank]->registered)
             return;
     all_registered(core);
-}
-
-static void all_ready(struct coordinator_core *core)
-{
-    struct core_job *job = &core->job;
-    job->train_ns = job->step_ns = core->now_ns;
-    int nothing = job->total_steps > 0 && job->first_step > job->total_steps;
-    job->last_step = job->first_step - 1;
-    if (nothing) {
-        job->last = 1;
-        core_set_phase(core, CORE_FINISHING);
-        core_log(core, LOG_INFO, "nothing left to train: the snapshot is of the last step %llu",
-                 (unsigned long long)job->total_steps);
-    } else {
-        core_set_phase(core, CORE_RUNNING);
-        core_steps_begin(core, job->first_step);
-    }
-    core_start_announce(core, AUDIENCE_WORKERS);
 }
 
 void core_launch_ready(struct coordinator_core *core, struct core_member *member, struct message *message,

@@ -42,6 +42,19 @@ void core_member_text(const struct core_member *member, char out[CORE_LINE])
              (long long)member->pid, member->host);
 }
 
+/* What it sent for the current job. */
+static void forget_sent(struct core_member *member)
+{
+    if (member->summary != NULL)
+        shoal__summary__free_unpacked(member->summary, NULL);
+    if (member->peer != NULL)
+        shoal__peer__free_unpacked(member->peer, NULL);
+    buf_release(member->trace);
+    member->summary = NULL;
+    member->peer = NULL;
+    member->trace = NULL;
+}
+
 void core_members_clear_job(struct coordinator_core *core)
 {
     for (int kind = 0; kind < CORE_KINDS; kind++)
@@ -51,22 +64,16 @@ void core_members_clear_job(struct coordinator_core *core)
                 continue;
             member->counted = member->registered = member->ready = member->left = 0;
             member->registering.held = 0;
-            if (member->summary != NULL)
-                shoal__summary__free_unpacked(member->summary, NULL);
-            member->summary = NULL;
-            buf_release(member->trace);
-            member->trace = NULL;
+            forget_sent(member);
         }
 }
 
 void core_members_remove(struct coordinator_core *core, struct core_member *member)
 {
     core->members[member->kind][member->rank] = NULL;
-    if (member->summary != NULL)
-        shoal__summary__free_unpacked(member->summary, NULL);
+    forget_sent(member);
     if (member->join != NULL)
         shoal__join__free_unpacked(member->join, NULL);
-    buf_release(member->trace);
     free(member->host);
     free(member->address);
     free(member->core_type);
@@ -129,7 +136,9 @@ static struct core_member *find_life(const struct coordinator_core *core, enum c
 /* The rank a newcomer gets, or a status with the reason. */
 static int pick_rank(const struct coordinator_core *core, enum core_kind kind, int wanted, char out[CORE_LINE])
 {
-    int limit = core->phase == CORE_IDLE ? CORE_RANKS_MAX : core_kind_count(core, kind);
+    /* A ring job uses no servers: those that come wait for the next job. */
+    int any = core->phase == CORE_IDLE || (core->job.ring && kind == CORE_SERVER);
+    int limit = any ? CORE_RANKS_MAX : core_kind_count(core, kind);
     if (wanted >= limit) {
         snprintf(out, CORE_LINE, "%s rank %d is out of range: the job has %d (cluster.%ss)", core_kind_name(kind),
                  wanted, limit, core_kind_name(kind));
@@ -167,13 +176,7 @@ static struct core_member *add(struct coordinator_core *core, enum core_kind kin
     member->host = strdup(join->host);
     member->address = strdup(join->address);
     member->core_type = strdup(join->core_type);
-    size_t bytes = shoal__join__get_packed_size(join);
-    uint8_t *packed = malloc(bytes + 1);
-    if (packed != NULL) {
-        shoal__join__pack(join, packed);
-        member->join = shoal__join__unpack(NULL, bytes, packed);
-        free(packed);
-    }
+    member->join = core_copy(&join->base);
     core->members[kind][rank] = member;
     if (rank >= core->members_limit[kind])
         core->members_limit[kind] = rank + 1;
@@ -347,7 +350,8 @@ void core_members_death(struct coordinator_core *core, struct message *message, 
     core_log(core, running ? LOG_ERROR : LOG_INFO, "died %s: %.400s", who, death->text);
     if (dead->left)
         return; /* its part was over */
-    int counted = dead->counted || core->phase == CORE_GATHERING;
+    int needed = core->phase == CORE_GATHERING && dead->rank < core_kind_count(core, dead->kind);
+    int counted = dead->counted || needed;
     core_members_remove(core, dead);
     if (running && counted)
         core_ending_end(core, STATUS_ABORTED, "%s %.400s", who, death->text);

@@ -101,7 +101,7 @@ static void say_evaluation(struct coordinator_core *core)
     }
 }
 
-void core_report_say(struct coordinator_core *core)
+int core_report_say(struct coordinator_core *core)
 {
     struct core_job *job = &core->job;
     char number[40];
@@ -124,6 +124,7 @@ void core_report_say(struct coordinator_core *core)
     const char *digest = core->members[CORE_WORKER][0]->summary->export_sha256;
     if (*digest != '\0')
         core_say(core, "  export %s sha256 %s", job->spec.export_path, digest);
+    return differs;
 }
 
 static const Shoal__Bytes *find_bytes(Shoal__Bytes *const *items, size_t count, const char *name)

@@ -3,11 +3,13 @@
 #include <string.h>
 
 #include "server/coordinator/core.h"
+#include "step/schedule.h"
 
 void core_snapshots_close(struct core_snapshot *snapshot)
 {
     free(snapshot->folder);
-    free(snapshot->servers_done);
+    for (int kind = 0; kind < CORE_KINDS; kind++)
+        free(snapshot->done[kind]);
     manifest_close(&snapshot->manifest);
     memset(snapshot, 0, sizeof *snapshot);
 }
@@ -28,6 +30,39 @@ static void push_snapshot(struct coordinator_core *core, int audience, int rank)
     core_events_push(core, audience, rank, &envelope, NULL);
 }
 
+/* Who has state to save: servers, and rank 0 where workers update; in a ring everyone, or rank 0 where all hold all. */
+static int count_savers(const struct core_job *job, enum core_kind kind)
+{
+    if (kind == CORE_SERVER)
+        return job->servers;
+    if (job->ring)
+        return job->job->parallel.data == JOB_DDP ? 1 : job->workers;
+    return job->job->parallel.update_at == JOB_UPDATE_AT_WORKER;
+}
+
+static int expect_files(struct core_job *job)
+{
+    struct core_snapshot *snapshot = &job->snapshot;
+    for (int kind = 0; kind < CORE_KINDS; kind++) {
+        snapshot->savers[kind] = count_savers(job, (enum core_kind)kind);
+        snapshot->waiting += snapshot->savers[kind];
+        snapshot->done[kind] = calloc((size_t)snapshot->savers[kind] + 1, 1);
+        if (snapshot->done[kind] == NULL)
+            return STATUS_NOMEM;
+    }
+    return 0;
+}
+
+static void no_memory(struct coordinator_core *core)
+{
+    struct core_job *job = &core->job;
+    core_snapshots_close(&job->snapshot);
+    core_log(core, LOG_WARNING, "no snapshot of step %llu: out of memory", (unsigned long long)job->last_step);
+    if (job->ring) /* its workers know that one is due and wait for it */
+        core_ending_end(core, STATUS_NOMEM, "out of memory for the snapshot of step %llu",
+                        (unsigned long long)job->last_step);
+}
+
 /* Of the verdict just announced. evaluating: its evaluation is still to come and belongs into the manifest. */
 static void begin(struct coordinator_core *core, int best, int evaluating)
 {
@@ -35,12 +70,11 @@ static void begin(struct coordinator_core *core, int best, int evaluating)
     struct core_snapshot *snapshot = &job->snapshot;
     core_snapshots_close(snapshot);
     manifest_init(&snapshot->manifest);
-    snapshot->servers_done = calloc((size_t)job->servers, 1);
-    if (snapshot->servers_done == NULL ||
-        asprintf(&snapshot->folder, "%s/step-%08llu", job->snapshot_dir, (unsigned long long)job->last_step) < 0) {
+    int status = expect_files(job);
+    if (asprintf(&snapshot->folder, "%s/step-%08llu", job->snapshot_dir, (unsigned long long)job->last_step) < 0)
         snapshot->folder = NULL;
-        core_snapshots_close(snapshot);
-        core_log(core, LOG_WARNING, "no snapshot of step %llu: out of memory", (unsigned long long)job->last_step);
+    if (status != 0 || snapshot->folder == NULL) {
+        no_memory(core);
         return;
     }
     snapshot->active = 1;
@@ -48,22 +82,28 @@ static void begin(struct coordinator_core *core, int best, int evaluating)
     snapshot->step = job->last_step;
     snapshot->applied = (uint64_t)job->applied;
     snapshot->evaluating = evaluating;
-    snapshot->waiting_servers = job->servers;
-    snapshot->waiting_worker = job->job->parallel.update_at == JOB_UPDATE_AT_WORKER;
     snapshot->manifest.running = calloc((size_t)job->running_count + 1, sizeof(float));
     if (snapshot->manifest.running != NULL) {
         snapshot->manifest.running_count = job->running_count;
         memcpy(snapshot->manifest.running, job->running, (size_t)job->running_count * sizeof(float));
     }
-    push_snapshot(core, AUDIENCE_SERVERS, -1);
-    if (snapshot->waiting_worker)
-        push_snapshot(core, AUDIENCE_WORKERS, 0);
+    int workers = snapshot->savers[CORE_WORKER];
+    if (!job->ring)
+        push_snapshot(core, AUDIENCE_SERVERS, -1);
+    if (workers > 0)
+        push_snapshot(core, AUDIENCE_WORKERS, workers == job->workers ? -1 : 0);
 }
 
 int core_snapshots_due(const struct core_job *job)
 {
-    int64_t every = job->job->snapshot.every;
-    return job->snapshot_dir != NULL && (job->last || (every > 0 && job->last_step % (uint64_t)every == 0));
+    return job->snapshot_dir != NULL && schedule_saves(job->job, job->last_step, job->last);
+}
+
+int core_snapshots_follows(const struct coordinator_core *core, int stop)
+{
+    const struct core_job *job = &core->job;
+    int under_way = job->snapshot.active && job->snapshot.step == job->last_step;
+    return under_way || (stop && job->snapshot_dir != NULL && job->snapshot_step != job->last_step);
 }
 
 void core_snapshots_after_verdict(struct coordinator_core *core, int evaluating)
@@ -143,8 +183,7 @@ static void complete(struct coordinator_core *core)
 {
     struct core_job *job = &core->job;
     struct core_snapshot *snapshot = &job->snapshot;
-    if (!snapshot->active || snapshot->waiting_servers > 0 || (snapshot->waiting_worker && !snapshot->worker_done) ||
-        snapshot->evaluating)
+    if (!snapshot->active || snapshot->waiting > 0 || snapshot->evaluating)
         return;
     struct errbuf err;
     errbuf_init(&err);
@@ -206,7 +245,9 @@ static void keep_file(struct coordinator_core *core, const struct core_member *m
 {
     struct core_snapshot *snapshot = &core->job.snapshot;
     struct manifest_file kept = {.owner = file->owner, .name = file->name, .bytes = file->bytes,
-                                 .holder = *file->holder != '\0' ? file->holder : member->address};
+                                 .holder = *file->holder != '\0'         ? file->holder
+                                           : member->kind == CORE_WORKER ? member->host
+                                                                         : member->address};
     if (strlen(file->sha256) == 64)
         memcpy(kept.sha256, file->sha256, 65);
     if (kept.sha256[0] == '\0' || strchr(file->name, '/') != NULL || *file->name == '\0' ||
@@ -228,16 +269,12 @@ void core_snapshots_done(struct coordinator_core *core, struct core_member *memb
     uint64_t step = body != NULL && body->step != 0 ? body->step : envelope->clock;
     if (!snapshot->active || step != snapshot->step)
         return; /* a repeat of a snapshot that is over */
-    if (member->kind == CORE_WORKER) {
-        if (member->rank != 0 || !snapshot->waiting_worker || snapshot->worker_done)
-            return;
-        snapshot->worker_done = 1;
-    } else {
-        if (snapshot->servers_done[member->rank])
-            return;
-        snapshot->servers_done[member->rank] = 1;
-        snapshot->waiting_servers--;
-    }
+    if (member->rank >= snapshot->savers[member->kind] || snapshot->done[member->kind][member->rank])
+        return;
+    snapshot->done[member->kind][member->rank] = 1;
+    snapshot->waiting--;
+    if (core->job.ring)
+        snapshot->evaluating = 0; /* a worker saves when it has evaluated */
     if (envelope->status != 0)
         failed(core, member, envelope);
     else if (body != NULL && body->file != NULL)

@@ -16,7 +16,7 @@ static int build_keymap(struct core_job *job, struct errbuf *err)
     if (status != 0)
         return status;
     job->fingerprint = param_table_fingerprint(&job->table);
-    struct keymap_layout layout = {.ranks = job->workers, .servers = job->servers,
+    struct keymap_layout layout = {.ranks = job->workers, .servers = core_job_map_servers(job),
                                    .message_bytes = job->job->parallel.message_bytes,
                                    .placement = job->job->parallel.placement};
     status = keymap_init(&job->keymap, &job->table, &layout, err);
@@ -83,10 +83,12 @@ int core_start_build(struct coordinator_core *core, struct errbuf *err)
     if (status != 0)
         return status;
     job->reports = calloc((size_t)job->workers, sizeof *job->reports);
+    job->early = calloc((size_t)job->workers, sizeof *job->early);
+    /* A ring's step has no owners that report: the last worker's report completes it. */
     struct step_rules rules = {
-        .owners = job->servers,
+        .owners = core_job_map_servers(job),
         .workers = job->workers,
-        .runs = job->keymap.runs_count,
+        .runs = job->ring ? 0 : job->keymap.runs_count,
         .run_owner = job->run_owner,
         .clip_norm = job->job->optimizer.clip_norm,
         .nonfinite_stop = job->job->optimizer.nonfinite == JOB_NONFINITE_STOP,
@@ -94,7 +96,7 @@ int core_start_build(struct coordinator_core *core, struct errbuf *err)
         .lr_at = core_steps_lr_at,
         .lr_context = job,
     };
-    status = job->reports == NULL ? STATUS_NOMEM : step_init(&job->step, &rules);
+    status = job->reports == NULL || job->early == NULL ? STATUS_NOMEM : step_init(&job->step, &rules);
     if (status != 0)
         return errbuf_set(err, status, "the step: %s", status_text(status));
     job->stepping = 1;
@@ -121,10 +123,11 @@ static int find_holders(const struct coordinator_core *core, struct core_job *jo
 {
     for (int i = 0; i < job->resume.files_count; i++) {
         struct manifest_file *file = &job->resume.files[i];
-        const char *holder = holder_of(core, file);
+        /* The workers of a ring read it themselves. */
+        const char *holder = job->ring ? NULL : holder_of(core, file);
         if (holder == NULL && file->missing)
-            return errbuf_set(err, STATUS_UNKNOWN, "%s: %s is not there, and no server that joined has it",
-                              job->resume_folder, file->name);
+            return errbuf_set(err, STATUS_UNKNOWN, "%s: %s is not there, and no server that joined has it (written by %s)",
+                              job->resume_folder, file->name, *file->holder != '\0' ? file->holder : "a worker");
         free(file->holder);
         file->holder = strdup(holder == NULL ? "" : holder);
         if (file->holder == NULL)
@@ -223,8 +226,11 @@ static void say_header(struct coordinator_core *core)
         core_say(core, "batch %s", batch);
     core_say(core, "parameters %lld in %d tensors, %d layers", (long long)job->table.count, job->table.tensor_count,
              job->table.layer_count);
-    core_say(core, "servers %d (%lld keys), workers %d", job->servers, (long long)job->keymap.keys_count,
-             job->workers);
+    if (job->ring)
+        core_say(core, "ring of %d workers, no servers (%lld keys)", job->workers, (long long)job->keymap.keys_count);
+    else
+        core_say(core, "servers %d (%lld keys), workers %d", job->servers, (long long)job->keymap.keys_count,
+                 job->workers);
     const char *type = core->members[CORE_WORKER][0]->core_type;
     if (*type != '\0')
         core_say(core, "core type %s", type);
@@ -251,6 +257,7 @@ static void fill_start(struct coordinator_core *core, Shoal__Start *start)
 struct start_arrays {
     char **servers, **keys;
     uint64_t *incarnations;
+    Shoal__Peer **peers;
     Shoal__SnapshotFile *files;
     Shoal__SnapshotFile **file_pointers;
 };
@@ -259,13 +266,14 @@ static int fill_arrays(struct coordinator_core *core, Shoal__Start *start, struc
 {
     struct core_job *job = &core->job;
     size_t files = job->resumed ? (size_t)job->resume.files_count : 0;
-    arrays->servers = calloc((size_t)job->servers, sizeof *arrays->servers);
-    arrays->keys = calloc((size_t)job->servers, sizeof *arrays->keys);
+    arrays->servers = calloc((size_t)job->servers + 1, sizeof *arrays->servers);
+    arrays->keys = calloc((size_t)job->servers + 1, sizeof *arrays->keys);
+    arrays->peers = calloc((size_t)job->workers, sizeof *arrays->peers);
     arrays->incarnations = calloc((size_t)job->workers, sizeof *arrays->incarnations);
     arrays->files = calloc(files + 1, sizeof *arrays->files);
     arrays->file_pointers = calloc(files + 1, sizeof *arrays->file_pointers);
-    if (arrays->servers == NULL || arrays->keys == NULL || arrays->incarnations == NULL || arrays->files == NULL ||
-        arrays->file_pointers == NULL)
+    if (arrays->servers == NULL || arrays->keys == NULL || arrays->peers == NULL || arrays->incarnations == NULL ||
+        arrays->files == NULL || arrays->file_pointers == NULL)
         return STATUS_NOMEM;
     for (int rank = 0; rank < job->servers; rank++)
         arrays->servers[rank] = core->members[CORE_SERVER][rank]->address;
@@ -273,6 +281,8 @@ static int fill_arrays(struct coordinator_core *core, Shoal__Start *start, struc
         arrays->keys[rank] = core->members[CORE_SERVER][rank]->join->public_key;
     for (int rank = 0; rank < job->workers; rank++)
         arrays->incarnations[rank] = core->members[CORE_WORKER][rank]->incarnation;
+    for (int rank = 0; rank < job->workers; rank++)
+        arrays->peers[rank] = core->members[CORE_WORKER][rank]->peer;
     for (size_t i = 0; i < files; i++) {
         const struct manifest_file *file = &job->resume.files[i];
         shoal__snapshot_file__init(&arrays->files[i]);
@@ -289,6 +299,8 @@ static int fill_arrays(struct coordinator_core *core, Shoal__Start *start, struc
     start->n_server_keys = (size_t)job->servers;
     start->worker_incarnations = arrays->incarnations;
     start->n_worker_incarnations = (size_t)job->workers;
+    start->peers = arrays->peers;
+    start->n_peers = job->ring ? (size_t)job->workers : 0;
     start->files = arrays->file_pointers;
     start->n_files = files;
     return 0;
@@ -315,6 +327,7 @@ void core_start_announce(struct coordinator_core *core, int audience)
     free(arrays.servers);
     free(arrays.keys);
     free(arrays.incarnations);
+    free(arrays.peers);
     free(arrays.files);
     free(arrays.file_pointers);
     if (status != 0)

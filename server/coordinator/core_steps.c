@@ -16,11 +16,15 @@ void core_steps_begin(struct coordinator_core *core, uint64_t number)
     struct core_job *job = &core->job;
     for (int rank = 0; rank < job->workers; rank++) {
         buf_release(job->reports[rank].statistics);
-        memset(&job->reports[rank], 0, sizeof job->reports[rank]);
+        job->reports[rank] = job->early[rank];
+        memset(&job->early[rank], 0, sizeof job->early[rank]);
     }
     core_gather_forget(job, number > 1 ? number - 1 : 0);
     core->stall[0] = '\0';
     step_begin(&job->step, core->cluster_epoch, number, job->applied);
+    for (int rank = 0; rank < job->workers; rank++)
+        if (job->reports[rank].in)
+            step_report(&job->step, core->cluster_epoch, number, rank);
     job->said_ns = core->now_ns;
 }
 
@@ -109,10 +113,11 @@ static int report_fits(const struct core_job *job, const struct message *message
     return job->statistics_count == 0 ? have == 0 : have == bytes;
 }
 
-static void keep_report(struct core_report *kept, struct message *message)
+static void keep_report(struct core_report *kept, struct message *message, const struct core_vote *vote)
 {
     const Shoal__Report *report = message->envelope->report;
     kept->in = 1;
+    kept->vote = *vote;
     kept->loss_sum = report->loss_sum;
     kept->counted = report->counted;
     kept->correct = report->correct;
@@ -138,6 +143,14 @@ void core_steps_report(struct coordinator_core *core, struct core_member *member
         core_answer(core, back, STATUS_PROTOCOL, "no body");
         return;
     }
+    struct core_vote vote = {0};
+    int status = job->ring ? core_ring_take_vote(job, envelope->report, &vote) : 0;
+    if (status != 0) {
+        core_answer(core, back, status, "no verdict of this job");
+        core_ending_end(core, status, "worker %d: the verdict of step %llu is none of this job", member->rank,
+                        (unsigned long long)envelope->clock);
+        return;
+    }
     if (!report_fits(job, message)) {
         core_answer(core, back, STATUS_SHAPE, "statistics or digest do not fit the model");
         core_ending_end(core, STATUS_SHAPE, "worker %d: statistics of step %llu do not fit the model", member->rank,
@@ -150,12 +163,17 @@ void core_steps_report(struct coordinator_core *core, struct core_member *member
         core_ending_end(core, STATUS_ABORTED, text, (unsigned long long)job->last_step);
         return;
     }
-    struct core_report *kept = &job->reports[member->rank];
     /* Kept before the step takes it, as the last report decides at once. */
-    int fresh = step_worker_missing(&job->step, member->rank) && envelope->clock == job->step.step &&
-                envelope->cluster_epoch == job->step.cluster_epoch;
-    if (fresh) {
-        keep_report(kept, message);
+    int now = envelope->cluster_epoch == job->step.cluster_epoch;
+    int early = now && job->ring && envelope->clock == job->step.step + 1;
+    if (early && !job->early[member->rank].in)
+        keep_report(&job->early[member->rank], message, &vote);
+    if (early) {
+        core_answer(core, back, 0, "%s", "");
+        return;
+    }
+    if (now && envelope->clock == job->step.step && step_worker_missing(&job->step, member->rank)) {
+        keep_report(&job->reports[member->rank], message, &vote);
         core_snapshots_evaluated(core); /* who is a step further has nothing to evaluate any more */
     }
     answer_step(core, step_report(&job->step, envelope->cluster_epoch, envelope->clock, member->rank), envelope,
@@ -165,10 +183,15 @@ void core_steps_report(struct coordinator_core *core, struct core_member *member
 
 void core_steps_advance(struct coordinator_core *core)
 {
-    const struct step_verdict *verdict = core->phase == CORE_RUNNING ? step_verdict_of(&core->job.step) : NULL;
-    if (verdict == NULL || core->job.snapshot.active)
-        return; /* a snapshot's owners must stand still at their step */
-    core_verdict_announce(core, verdict);
+    const struct step_verdict *verdict;
+    /* A snapshot's owners must stand still at their step. The next step of a ring may be complete by then. */
+    while (core->phase == CORE_RUNNING && !core->job.snapshot.active &&
+           (verdict = step_verdict_of(&core->job.step)) != NULL) {
+        if (core->job.ring)
+            core_ring_follow(core);
+        else
+            core_verdict_announce(core, verdict);
+    }
 }
 
 static int report_missing(const struct coordinator_core *core, enum core_kind kind, int rank)
@@ -184,8 +207,7 @@ static int sums_missing(const struct coordinator_core *core, enum core_kind kind
 static int files_missing(const struct coordinator_core *core, enum core_kind kind, int rank)
 {
     const struct core_snapshot *snapshot = &core->job.snapshot;
-    return kind == CORE_SERVER ? !snapshot->servers_done[rank]
-                               : rank == 0 && snapshot->waiting_worker && !snapshot->worker_done;
+    return rank < snapshot->savers[kind] && !snapshot->done[kind][rank];
 }
 
 static int summary_missing(const struct coordinator_core *core, enum core_kind kind, int rank)

@@ -6,6 +6,7 @@
 #include "cluster/norm_stats.h"
 #include "server/coordinator/core.h"
 #include "server/coordinator/metrics_line.h"
+#include "step/schedule.h"
 
 /* Statistics of the whole global mini-batch: rank by rank, micro-batch by micro-batch, one commit a step. */
 static void commit_statistics(struct core_job *job)
@@ -75,9 +76,11 @@ static void nonfinite_text(const struct core_job *job, const struct step_verdict
             loud = r;
     if (loud >= 0)
         snprintf(rank, sizeof rank, "rank %d, ", loud);
-    snprintf(out, CORE_LINE, "step %llu: the gradient is not finite: %skey %lld of %.200s at server %d",
-             (unsigned long long)job->step.step, rank, (long long)k, job->table.tensors[key->tensor].name,
-             key->server);
+    char server[32] = "";
+    if (!job->ring)
+        snprintf(server, sizeof server, " at server %d", key->server);
+    snprintf(out, CORE_LINE, "step %llu: the gradient is not finite: %skey %lld of %.200s%s",
+             (unsigned long long)job->step.step, rank, (long long)k, job->table.tensors[key->tensor].name, server);
 }
 
 static void push_verdict(struct coordinator_core *core, const struct step_verdict *verdict,
@@ -130,41 +133,66 @@ static void write_books(struct coordinator_core *core, const struct step_verdict
     core->ops.metrics(core->ops.context, line);
 }
 
+/* What a decided step changes in the books. 0, or the job has been ended. */
+static int settle(struct coordinator_core *core, const struct step_verdict *verdict, struct metrics_step *step)
+{
+    struct core_job *job = &core->job;
+    char text[CORE_LINE];
+    if (core_verdict_digests(core) != 0)
+        return STATUS_CHECKSUM;
+    if (verdict->nonfinite_run >= 0)
+        nonfinite_text(job, verdict, text);
+    if (verdict->decision == STEP_STOP) {
+        core_ending_end(core, STATUS_NUMERIC, "%s (optimizer.nonfinite: stop)", text);
+        return STATUS_NUMERIC;
+    }
+    if (verdict->decision == STEP_SKIP)
+        core_log(core, LOG_WARNING, "%s; skipped", verdict->nonfinite_run >= 0 ? text : "nothing was counted");
+    else
+        commit_statistics(job);
+    job->applied = verdict->t;
+    write_books(core, verdict, step);
+    job->last_step = job->step.step;
+    return 0;
+}
+
+/* After the verdict: the next step, or the end, and the snapshot of this one. */
+static void go_on(struct coordinator_core *core, const struct metrics_step *step, int evaluate)
+{
+    struct core_job *job = &core->job;
+    struct coordinator_progress progress = {job->job, job->last_step, job->total_steps, step->loss, step->lr,
+                                            step->grad_norm, step->samples, core->now_ns, job->last};
+    core->ops.progress(core->ops.context, &progress);
+    if (job->last)
+        core_set_phase(core, CORE_FINISHING);
+    else
+        core_steps_begin(core, job->last_step + 1);
+    core_snapshots_after_verdict(core, evaluate);
+    core_evaluation_advance(core);
+    core_ending_advance(core);
+}
+
 void core_verdict_announce(struct coordinator_core *core, const struct step_verdict *decided)
 {
     struct core_job *job = &core->job;
     struct step_verdict verdict = *decided;
     struct metrics_step step = {0};
-    char text[CORE_LINE];
-    uint64_t number = job->step.step;
-    if (core_verdict_digests(core) != 0)
+    if (settle(core, &verdict, &step) != 0)
         return;
-    if (verdict.nonfinite_run >= 0)
-        nonfinite_text(job, &verdict, text);
-    if (verdict.decision == STEP_STOP) {
-        core_ending_end(core, STATUS_NUMERIC, "%s (optimizer.nonfinite: stop)", text);
-        return;
-    }
-    if (verdict.decision == STEP_SKIP)
-        core_log(core, LOG_WARNING, "%s; skipped", verdict.nonfinite_run >= 0 ? text : "nothing was counted");
-    else
-        commit_statistics(job);
-    job->applied = verdict.t;
-    write_books(core, &verdict, &step);
-    job->last = core_ending_wanted(core) || (job->total_steps > 0 && number >= job->total_steps);
-    int64_t every = job->job->evaluate.every;
-    int evaluate = !core_ending_wanted(core) && (job->last || (every > 0 && number % (uint64_t)every == 0));
-    job->last_step = number;
+    job->last = core_ending_wanted(core) || (job->total_steps > 0 && job->last_step >= job->total_steps);
+    int evaluate = !core_ending_wanted(core) && schedule_evaluates(job->job, job->last_step, job->last, 0);
     push_verdict(core, &verdict, &step, evaluate);
-    struct coordinator_progress progress = {job->job, number, job->total_steps, step.loss, step.lr, step.grad_norm,
-                                            step.samples, core->now_ns, job->last};
-    core->ops.progress(core->ops.context, &progress);
-    if (job->last)
-        core_set_phase(core, CORE_FINISHING);
-    else
-        core_steps_begin(core, number + 1);
-    core_snapshots_after_verdict(core, evaluate);
-    core_ending_advance(core);
+    go_on(core, &step, evaluate);
+}
+
+void core_verdict_follow(struct coordinator_core *core, const struct step_verdict *verdict, const struct core_vote *vote)
+{
+    struct core_job *job = &core->job;
+    struct metrics_step step = {0};
+    if (settle(core, verdict, &step) != 0)
+        return;
+    job->last = vote->last || job->last_step >= job->total_steps;
+    go_on(core, &step, vote->evaluate);
 }
 
 void core_verdict_closing(struct coordinator_core *core)

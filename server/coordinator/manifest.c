@@ -176,7 +176,7 @@ static int read_root(json_t *root, struct manifest *manifest, struct errbuf *err
         return errbuf_set(err, STATUS_FORMAT, "format %lld, this release reads %d", (long long)format,
                           MANIFEST_FORMAT);
     if (step < 1 || applied < 0 || applied > step || tracked != applied || total < 0 || workers < 1 ||
-        workers > UINT16_MAX || servers < 1 || servers > UINT16_MAX || watched < 0 || watched > INT32_MAX ||
+        workers > UINT16_MAX || servers < 0 || servers > UINT16_MAX || watched < 0 || watched > INT32_MAX ||
         bad < 0 || bad > watched || best_step < 0 || best_step > step)
         return errbuf_set(err, STATUS_FORMAT, "a number out of range");
     manifest->step = (uint64_t)step;

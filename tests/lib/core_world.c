@@ -438,7 +438,7 @@ uint64_t actor_summary(struct actor *actor, const char *export_sha256)
     parameters.bytes = parameters.formula = 1234567;
     push.name = "push";
     push.bytes = 4000;
-    push.formula = 4001;
+    push.formula = 4000 - actor->unbooked;
     body.state = state;
     body.n_state = 1;
     body.sent = sent;

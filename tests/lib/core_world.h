@@ -64,6 +64,7 @@ struct actor {
     const char *core_type;
     uint64_t sequence; /* last event seen */
     uint64_t job, cluster_epoch, term;
+    int64_t unbooked; /* payload that its summary's formula does not know of */
 };
 void actor_init(struct actor *actor, struct world *world, Shoal__Role role, int wanted);
 /* An envelope of the actor's, to be filled further. */

@@ -54,7 +54,31 @@ static void a_job_runs_from_submit_to_end(void **state)
     assert_non_null(strstr(c.world.metrics, "{\"event\":\"eval\",\"step\":6,\"loss\":1.66666667,\"accuracy\":0.555555556"));
     assert_non_null(strstr(c.world.metrics, "\"export_sha256\":\"ab\""));
     assert_non_null(strstr(c.world.said, "1,234,567"));
+    assert_null(strstr(c.world.said, "<- differs"));
+    cluster_close(&c);
+}
+
+static void books_that_do_not_balance_fail_the_job(void **state)
+{
+    (void)state;
+    struct cluster c;
+    cluster_open(&c, "");
+    cluster_join(&c);
+    assert_int_equal(world_submit(&c.world, "", 0), 0);
+    cluster_start(&c);
+    for (uint64_t step = 1; step <= 6; step++)
+        cluster_step(&c, step, 1);
+    c.workers[1].unbooked = 1;
+    for (int i = 0; i < CLUSTER_WORKERS; i++)
+        actor_summary(&c.workers[i], "");
+    cluster_events(&c, SHOAL__TYPE__VERDICT, 0, 1);
+    for (int i = 0; i < CLUSTER_SERVERS; i++)
+        actor_summary(&c.servers[i], "");
     assert_non_null(strstr(c.world.said, "<- differs"));
+    assert_non_null(strstr(c.world.metrics, "\"event\":\"summary\""));
+    const struct world_reply *event = cluster_events(&c, SHOAL__TYPE__END, 1, 1);
+    assert_int_equal(event->envelope->status, STATUS_CHECKSUM);
+    assert_string_equal(event->envelope->text, "the report card has 1 number that differs from its formula");
     cluster_close(&c);
 }
 
@@ -394,6 +418,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_job_runs_from_submit_to_end),
+        cmocka_unit_test(books_that_do_not_balance_fail_the_job),
         cmocka_unit_test(a_taken_rank_is_refused_with_its_holder),
         cmocka_unit_test(another_core_type_is_refused_unless_mixed),
         cmocka_unit_test(strangers_are_told_so),
