@@ -118,18 +118,9 @@ static int check_frames(const Shoal__Envelope *envelope, const struct message_ro
     return STATUS_OK;
 }
 
-int message_check(struct message *message, const struct message_part *parts, int parts_count, size_t limit_bytes,
-                  struct errbuf *err)
+int message_check_unpacked(const Shoal__Envelope *envelope, const struct message_part *frames, int frames_count,
+                           size_t limit_bytes, struct errbuf *err)
 {
-    if (parts_count < 1)
-        return errbuf_set(err, STATUS_FORMAT, "message without an envelope");
-    if (parts[0].bytes > MESSAGE_ENVELOPE_MAX)
-        return errbuf_set(err, STATUS_FORMAT, "envelope of %zu bytes, at most %d", parts[0].bytes,
-                          MESSAGE_ENVELOPE_MAX);
-    Shoal__Envelope *envelope = unpack(&parts[0]);
-    if (!envelope)
-        return errbuf_set(err, STATUS_FORMAT, "envelope of %zu bytes cannot be read", parts[0].bytes);
-    message->envelope = envelope;
     int status = check_protocol(envelope, err);
     if (status)
         return status;
@@ -149,8 +140,22 @@ int message_check(struct message *message, const struct message_part *parts, int
     if (!status)
         status = check_selector(envelope, row, err);
     if (!status)
-        status = check_frames(envelope, row, parts + 1, parts_count - 1, limit_bytes, err);
+        status = check_frames(envelope, row, frames, frames_count, limit_bytes, err);
     return status;
+}
+
+int message_check(struct message *message, const struct message_part *parts, int parts_count, size_t limit_bytes,
+                  struct errbuf *err)
+{
+    if (parts_count < 1)
+        return errbuf_set(err, STATUS_FORMAT, "message without an envelope");
+    if (parts[0].bytes > MESSAGE_ENVELOPE_MAX)
+        return errbuf_set(err, STATUS_FORMAT, "envelope of %zu bytes, at most %d", parts[0].bytes,
+                          MESSAGE_ENVELOPE_MAX);
+    message->envelope = unpack(&parts[0]);
+    if (!message->envelope)
+        return errbuf_set(err, STATUS_FORMAT, "envelope of %zu bytes cannot be read", parts[0].bytes);
+    return message_check_unpacked(message->envelope, parts + 1, parts_count - 1, limit_bytes, err);
 }
 
 int message_check_direction(const struct message *message, int routed, struct errbuf *err)

@@ -13,4 +13,8 @@ int message_check(struct message *message, const struct message_part *parts, int
 /* Whether a type may go to a serving socket (routed) or to a client's. */
 int message_check_direction(const struct message *message, int routed, struct errbuf *err);
 
+/* The same checks for whoever unpacks an envelope itself; frames are the parts behind it. */
+int message_check_unpacked(const Shoal__Envelope *envelope, const struct message_part *frames, int frames_count,
+                           size_t limit_bytes, struct errbuf *err);
+
 #endif

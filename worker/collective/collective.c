@@ -1,0 +1,596 @@
+#include "worker/collective/collective.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/errbuf.h"
+#include "base/status.h"
+#include "worker/collective/collective_internal.h"
+#include "worker/collective/port.h"
+#include "worker/collective/ring.h"
+#include "tensor/reduce.h"
+
+/* Rows that move payload in another way than the ring, tried in this order. */
+static const struct collective_ops *const other_rows[] = {NULL};
+
+const char *collective_form_name(uint32_t form)
+{
+    static const char *const names[] = {
+        [COLLECTIVE_FORM_REDUCE_SCATTER] = "reduce_scatter",
+        [COLLECTIVE_FORM_ALL_GATHER] = "all_gather",
+        [COLLECTIVE_FORM_EXCHANGE] = "exchange",
+        [COLLECTIVE_FORM_PLAN] = "plan",
+        [COLLECTIVE_FORM_OPEN] = "open",
+        [COLLECTIVE_FORM_BARRIER] = "barrier",
+        [COLLECTIVE_FORM_POISON] = "poison",
+        [COLLECTIVE_FORM_ALL_REDUCE] = "all_reduce",
+        [COLLECTIVE_FORM_ROW] = "agreement",
+    };
+    return form < sizeof names / sizeof names[0] ? names[form] : NULL;
+}
+
+/* --- fingerprints: neighbours compare them, so nothing in them depends on the machine
+ * ------------------------------- */
+
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+    return hash ^ hash >> 29;
+}
+
+static uint64_t segments_fingerprint(const struct collective_layout *layout, int world)
+{
+    uint64_t hash = mix(mix(1, (uint64_t)world), (uint64_t)layout->segments_count);
+    for (int i = 0; i < layout->segments_count; i++) {
+        const struct collective_segment *segment = &layout->segments[i];
+        hash = mix(hash, (uint64_t)segment->begin);
+        hash = mix(hash, (uint64_t)(uint32_t)segment->count << 32 | (uint32_t)segment->owner);
+    }
+    return hash;
+}
+
+static uint64_t sizes_fingerprint(uint32_t form, const size_t *sizes, int world)
+{
+    uint64_t hash = mix(2, form);
+    for (int rank = 0; rank < world; rank++)
+        hash = mix(hash, sizes[rank]);
+    return hash;
+}
+
+/* --- one operation after another
+ * ------------------------------------------------------------------------------------ */
+
+static int cancel_text(struct collective *group, struct errbuf *err)
+{
+    pthread_mutex_lock(&group->cancel_lock);
+    int status = errbuf_set(err, atomic_load(&group->cancelled), "%s", group->cancel_text);
+    pthread_mutex_unlock(&group->cancel_lock);
+    return status;
+}
+
+/* The group's failure: told to the others, kept, and returned from now on. */
+static int fail(struct collective *group, int status, struct errbuf *err)
+{
+    struct errbuf text;
+    errbuf_init(&text);
+    if (err)
+        text = *err;
+    if (atomic_load(&group->cancelled)) {
+        status = cancel_text(group, &text);
+        if (group->ring)
+            ring_part(group->ring, STATUS_ABORTED, text.text);
+    } else if (group->ring) {
+        status = ring_settle(group->ring, status, &text);
+    }
+    if (!group->status) {
+        group->status = status;
+        group->failure = text;
+    }
+    return errbuf_set(err, group->status, "%s", group->failure.text);
+}
+
+__attribute__((format(printf, 4, 5))) static int begin(struct collective *group, uint32_t form,
+                                                       uint64_t fingerprint, const char *format, ...)
+{
+    va_list arguments;
+    group->call.sequence++;
+    group->call.form = form;
+    group->call.fingerprint = fingerprint;
+    va_start(arguments, format);
+    vsnprintf(group->call.text, sizeof group->call.text, format, arguments);
+    va_end(arguments);
+    return atomic_load(&group->cancelled) ? STATUS_ABORTED : STATUS_OK;
+}
+
+static int refused(const struct collective *group, struct errbuf *err)
+{
+    return group->status ? errbuf_set(err, group->status, "%s", group->failure.text) : STATUS_OK;
+}
+
+typedef int exchange_fn(struct collective *group, const struct collective_blobs *blobs, struct errbuf *err);
+
+static int exchange_as(struct collective *group, uint32_t form, exchange_fn *exchange,
+                       const struct collective_blobs *blobs, struct errbuf *err)
+{
+    int status = refused(group, err);
+    if (status)
+        return status;
+    size_t bytes = 0;
+    for (int rank = 0; rank < group->world; rank++)
+        bytes += blobs->sizes[rank];
+    status = begin(group, form, sizes_fingerprint(form, blobs->sizes, group->world), "%s of %zu bytes",
+                   collective_form_name(form), bytes);
+    if (!status)
+        status = exchange(group, blobs, err);
+    return status ? fail(group, status, err) : STATUS_OK;
+}
+
+int collective_exchange(struct collective *group, const struct collective_blobs *blobs, struct errbuf *err)
+{
+    for (int rank = 0; rank < group->world; rank++) {
+        if (blobs->sizes[rank] > group->blob_bytes_max)
+            return errbuf_set(err, STATUS_RANGE, "exchange of %zu bytes from rank %d, at most %zu",
+                              blobs->sizes[rank], rank, group->blob_bytes_max);
+    }
+    return exchange_as(group, COLLECTIVE_FORM_EXCHANGE, group->ops->exchange, blobs, err);
+}
+
+int collective_barrier(struct collective *group, struct errbuf *err)
+{
+    const struct collective_blobs nothing = {NULL, group->zeros, group->zeros};
+    return exchange_as(group, COLLECTIVE_FORM_BARRIER, group->ops->exchange, &nothing, err);
+}
+
+int collective_agree(struct collective *group, const struct collective_blobs *blobs, struct errbuf *err)
+{
+    return exchange_as(group, COLLECTIVE_FORM_ROW, ring_exchange, blobs, err);
+}
+
+/* One blob of `bytes` from each rank, over the ring; this rank's is mine[]. all: [world * bytes]. */
+static int exchange_equal(struct collective *group, uint32_t form, const void *mine, void *all, size_t bytes,
+                          struct errbuf *err)
+{
+    size_t world = (size_t)group->world, *numbers = malloc(2 * world * sizeof *numbers);
+    if (!numbers)
+        return errbuf_set(err, STATUS_NOMEM, "no memory for what %d ranks say", group->world);
+    for (size_t rank = 0; rank < world; rank++) {
+        numbers[rank] = rank * bytes;
+        numbers[world + rank] = bytes;
+    }
+    memcpy((uint8_t *)all + (size_t)group->rank * bytes, mine, bytes);
+    const struct collective_blobs blobs = {all, numbers, numbers + world};
+    int status = exchange_as(group, form, ring_exchange, &blobs, err);
+    free(numbers);
+    return status;
+}
+
+/* --- groups
+ * ----------------------------------------------------------------------------------------------------------- */
+
+static void members_free(struct collective *group)
+{
+    for (int rank = 0; group->members && rank < group->world; rank++) {
+        free(group->members[rank].address);
+        free(group->members[rank].public_key);
+        free(group->members[rank].socket);
+        free(group->members[rank].host);
+    }
+    free(group->members);
+}
+
+static char *copy_text(const char *text)
+{
+    return strdup(text ? text : "");
+}
+
+static int members_copy(struct collective *group, const struct collective_peer *peers)
+{
+    group->members = calloc((size_t)group->world, sizeof *group->members);
+    if (!group->members)
+        return STATUS_NOMEM;
+    for (int rank = 0; rank < group->world; rank++) {
+        struct collective_member *member = &group->members[rank];
+        member->address = copy_text(peers[rank].address);
+        member->public_key = copy_text(peers[rank].public_key);
+        member->socket = copy_text(peers[rank].socket);
+        member->host = copy_text(peers[rank].host);
+        member->incarnation = peers[rank].incarnation;
+        if (!member->address || !member->public_key || !member->socket || !member->host)
+            return STATUS_NOMEM;
+    }
+    return STATUS_OK;
+}
+
+static const char *const transport_names[] = {
+    [COLLECTIVE_AUTO] = "auto", [COLLECTIVE_TCP] = "tcp", [COLLECTIVE_SHM] = "shm"};
+
+/* Every rank must want the same transport, or they would wait for each other in different places. */
+static int agree_on_transport(struct collective *group, struct errbuf *err)
+{
+    uint8_t mine = (uint8_t)group->wanted, *all = malloc((size_t)group->world);
+    if (!all)
+        return errbuf_set(err, STATUS_NOMEM, "no memory for %d ranks", group->world);
+    int status = exchange_equal(group, COLLECTIVE_FORM_OPEN, &mine, all, sizeof mine, err);
+    for (int rank = 1; !status && rank < group->world; rank++) {
+        if (all[rank] != all[0])
+            status = errbuf_set(err, STATUS_INVALID, "rank 0 wants transport %s, rank %d %s",
+                                transport_names[all[0] % 3], rank, transport_names[all[rank] % 3]);
+    }
+    free(all);
+    return status;
+}
+
+static int choose_row(struct collective *group, struct errbuf *err)
+{
+    int status = STATUS_PROTOCOL;
+    if (group->wanted == COLLECTIVE_TCP)
+        return STATUS_OK;
+    if (!other_rows[0])
+        errbuf_set(err, status, "no shared memory here");
+    for (size_t i = 0; other_rows[i] && status == STATUS_PROTOCOL; i++) {
+        status = other_rows[i]->open(group, err);
+        if (!status)
+            group->ops = other_rows[i];
+    }
+    return status == STATUS_PROTOCOL && group->wanted == COLLECTIVE_AUTO ? STATUS_OK : status;
+}
+
+static int connect_ranks(struct collective *group, struct errbuf *err)
+{
+    int status = ring_open(group, err);
+    if (!status)
+        status = agree_on_transport(group, err);
+    return status ? status : choose_row(group, err);
+}
+
+static struct collective *group_create(const struct collective_options *options)
+{
+    struct collective *group = calloc(1, sizeof *group);
+    if (!group)
+        return NULL;
+    group->ops = &collective_ring;
+    group->port = options->port;
+    group->account = options->account;
+    group->rank = options->rank;
+    group->world = options->world;
+    group->job = options->job;
+    group->cluster_epoch = options->cluster_epoch;
+    group->wanted = options->transport;
+    group->blob_bytes_max = options->blob_bytes_max;
+    group->timeout_s = options->timeout_s;
+    group->zeros = calloc((size_t)options->world, sizeof *group->zeros);
+    pthread_mutex_init(&group->cancel_lock, NULL);
+    if (group->zeros && members_copy(group, options->peers) == STATUS_OK)
+        return group;
+    collective_close(group);
+    return NULL;
+}
+
+static int check_options(const struct collective_options *options, struct errbuf *err)
+{
+    if (options->world < 1 || options->rank < 0 || options->rank >= options->world)
+        return errbuf_set(err, STATUS_INVALID, "rank %d of %d", options->rank, options->world);
+    if (options->blob_bytes_max > PORT_FRAME_MAX)
+        return errbuf_set(err, STATUS_RANGE, "an exchange of %zu bytes a rank, at most %d", options->blob_bytes_max,
+                          PORT_FRAME_MAX);
+    if (options->world > 1 && options->port->members)
+        return errbuf_set(err, STATUS_BUSY, "the port serves another group");
+    return STATUS_OK;
+}
+
+int collective_open(struct collective **group, const struct collective_options *options, struct errbuf *err)
+{
+    int status = check_options(options, err);
+    if (status)
+        return status;
+    struct collective *made = group_create(options);
+    if (!made)
+        return errbuf_set(err, STATUS_NOMEM, "no memory for a group of %d ranks", options->world);
+    if (options->world > 1)
+        status = connect_ranks(made, err);
+    if (status) {
+        collective_close(made);
+        return status;
+    }
+    *group = made;
+    return STATUS_OK;
+}
+
+void collective_close(struct collective *group)
+{
+    if (!group)
+        return;
+    assert(group->plans_count == 0);
+    if (group->ring && atomic_load(&group->cancelled) && !group->status)
+        fail(group, STATUS_ABORTED, NULL);
+    if (group->ops->close)
+        group->ops->close(group);
+    ring_close(group);
+    pthread_mutex_destroy(&group->cancel_lock);
+    members_free(group);
+    free(group->zeros);
+    free(group);
+}
+
+void collective_cancel(struct collective *group, int status, const char *text)
+{
+    pthread_mutex_lock(&group->cancel_lock);
+    if (!atomic_load(&group->cancelled)) {
+        snprintf(group->cancel_text, sizeof group->cancel_text, "%s", text ? text : status_text(status));
+        atomic_store(&group->cancelled, status ? status : STATUS_STOPPED);
+    }
+    pthread_mutex_unlock(&group->cancel_lock);
+    collective_ring.wake(group);
+    if (group->ops != &collective_ring)
+        group->ops->wake(group);
+}
+
+int collective_told(struct collective *group, struct errbuf *err)
+{
+    struct ring_arrival arrival;
+    int status = STATUS_OK;
+    if (atomic_load(&group->cancelled))
+        return STATUS_ABORTED;
+    port_answer_keys(group->port);
+    while (!status && group->port->early_count < PORT_EARLY_MAX && ring_receive_new(group->ring, &arrival) == 0) {
+        if (arrival.header.form != COLLECTIVE_FORM_POISON) {
+            ring_put_aside(group->ring, &arrival); /* a neighbour that is ahead and calls the ring */
+            continue;
+        }
+        status = ring_hear(group->ring, &arrival.header, err);
+        ring_arrival_close(&arrival);
+    }
+    return status;
+}
+
+enum collective_transport collective_transport_of(const struct collective *group)
+{
+    return group->ops->transport;
+}
+
+int collective_rank(const struct collective *group)
+{
+    return group->rank;
+}
+
+int collective_world(const struct collective *group)
+{
+    return group->world;
+}
+
+static void read_counters(const struct collective_counters *counters, struct collective_bytes *bytes)
+{
+    bytes->reduce_scatter = atomic_load_explicit(&counters->reduce_scatter, memory_order_relaxed);
+    bytes->all_gather = atomic_load_explicit(&counters->all_gather, memory_order_relaxed);
+    bytes->control = atomic_load_explicit(&counters->control, memory_order_relaxed);
+}
+
+void collective_sent(const struct collective *group, struct collective_bytes *bytes)
+{
+    read_counters(&group->sent, bytes);
+}
+
+void collective_received(const struct collective *group, struct collective_bytes *bytes)
+{
+    read_counters(&group->received, bytes);
+}
+
+void *collective_alloc(struct collective *group, enum account_kind kind, size_t bytes)
+{
+    return group->status ? NULL : group->ops->alloc(group, kind, bytes);
+}
+
+void collective_free(struct collective *group, enum account_kind kind, void *memory, size_t bytes)
+{
+    if (memory)
+        group->ops->free(group, kind, memory, bytes);
+}
+
+/* --- plans
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static int check_layout(const struct collective_layout *layout, int world, struct errbuf *err)
+{
+    int64_t end = 0;
+    for (int i = 0; i < layout->segments_count; i++) {
+        const struct collective_segment *segment = &layout->segments[i];
+        if (segment->begin < end || segment->begin > INT64_MAX / 8 || segment->count < 1 ||
+            segment->count > COLLECTIVE_SEGMENT_MAX || segment->owner < 0 || segment->owner >= world)
+            return errbuf_set(err, STATUS_INVALID, "segment %d of \"%s\": elements [%lld, +%d) of rank %d", i,
+                              layout->name, (long long)segment->begin, segment->count, segment->owner);
+        end = segment->begin + segment->count;
+    }
+    return STATUS_OK;
+}
+
+static void sort_by_owner(struct collective_plan *plan)
+{
+    int world = plan->group->world;
+    for (int i = 0; i < plan->segments_count; i++)
+        plan->owner_first[plan->segments[i].owner + 1]++;
+    for (int rank = 0; rank < world; rank++)
+        plan->owner_first[rank + 1] += plan->owner_first[rank];
+    for (int i = 0; i < plan->segments_count; i++)
+        plan->by_owner[plan->owner_first[plan->segments[i].owner]++] = i;
+    for (int rank = world; rank > 0; rank--) /* each start went on to the next one's */
+        plan->owner_first[rank] = plan->owner_first[rank - 1];
+    plan->owner_first[0] = 0;
+}
+
+static void plan_free(struct collective_plan *plan)
+{
+    if (!plan)
+        return;
+    plan->group->plans_count--;
+    free(plan->segments);
+    free(plan->by_owner);
+    free(plan->owner_first);
+    free(plan->own);
+    free(plan);
+}
+
+static struct collective_plan *plan_make(struct collective *group, const struct collective_layout *layout)
+{
+    size_t count = (size_t)layout->segments_count;
+    struct collective_plan *plan = calloc(1, sizeof *plan);
+    if (!plan)
+        return NULL;
+    group->plans_count++;
+    plan->group = group;
+    plan->segments_count = layout->segments_count;
+    plan->segments = malloc((count + 1) * sizeof *plan->segments);
+    plan->by_owner = malloc((count + 1) * sizeof *plan->by_owner);
+    plan->owner_first = calloc((size_t)group->world + 1, sizeof *plan->owner_first);
+    plan->own = calloc(count + 1, sizeof *plan->own);
+    plan->whole = layout->whole;
+    plan->apart = layout->apart;
+    plan->fingerprint = segments_fingerprint(layout, group->world);
+    if (!plan->segments || !plan->by_owner || !plan->owner_first || !plan->own) {
+        plan_free(plan);
+        return NULL;
+    }
+    int64_t elements = 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct collective_segment *segment = &layout->segments[i];
+        plan->segments[i] = *segment;
+        elements += segment->count;
+        if (segment->owner == group->rank)
+            plan->own[i] = layout->own ? layout->own[i] : layout->whole + segment->begin;
+    }
+    sort_by_owner(plan);
+    snprintf(plan->text, sizeof plan->text, "\"%.48s\" of %d segments, %lld elements",
+             layout->name ? layout->name : "", plan->segments_count, (long long)elements);
+    return plan;
+}
+
+/* What each rank says of its plan. Both numbers little-endian, as everything on the wire. */
+struct plan_word {
+    uint64_t fingerprint;
+    char text[sizeof((struct collective_plan *)0)->text];
+};
+
+static int agree_on_plan(const struct collective_plan *plan, struct errbuf *err)
+{
+    struct collective *group = plan->group;
+    struct plan_word mine = {.fingerprint = htole64(plan->fingerprint)};
+    struct plan_word *all = malloc((size_t)group->world * sizeof *all);
+    if (!all) {
+        errbuf_set(err, STATUS_NOMEM, "rank %d has no memory for what %d ranks say", group->rank, group->world);
+        return fail(group, STATUS_NOMEM, err);
+    }
+    memcpy(mine.text, plan->text, sizeof mine.text);
+    int status = exchange_equal(group, COLLECTIVE_FORM_PLAN, &mine, all, sizeof mine, err);
+    for (int rank = 1; !status && rank < group->world; rank++) {
+        all[rank].text[sizeof mine.text - 1] = all[0].text[sizeof mine.text - 1] = '\0';
+        if (all[rank].fingerprint != all[0].fingerprint)
+            status =
+                errbuf_set(err, STATUS_SHAPE, "rank 0 plans %s, rank %d %s", all[0].text, rank, all[rank].text);
+    }
+    free(all);
+    return status;
+}
+
+int collective_plan_create(struct collective_plan **plan, struct collective *group,
+                           const struct collective_layout *layout, struct errbuf *err)
+{
+    int status = refused(group, err);
+    if (!status)
+        status = check_layout(layout, group->world, err);
+    if (status)
+        return status;
+    struct collective_plan *made = plan_make(group, layout);
+    if (!made) {
+        errbuf_set(err, STATUS_NOMEM, "rank %d has no memory for a plan of %d segments", group->rank,
+                   layout->segments_count);
+        return fail(group, STATUS_NOMEM, err); /* the others wait for it */
+    }
+    status = agree_on_plan(made, err);
+    if (!status && group->ops->plan_open) {
+        status = group->ops->plan_open(made, err);
+        if (status)
+            status = fail(group, status, err);
+    }
+    if (status) {
+        plan_free(made);
+        return status;
+    }
+    *plan = made;
+    return STATUS_OK;
+}
+
+void collective_plan_destroy(struct collective_plan *plan)
+{
+    if (plan && plan->group->ops->plan_close)
+        plan->group->ops->plan_close(plan);
+    plan_free(plan);
+}
+
+static int begin_plan(struct collective_plan *plan, uint32_t form, struct errbuf *err)
+{
+    int status = refused(plan->group, err);
+    return status ? status
+                  : begin(plan->group, form, mix(plan->fingerprint, form), "%s %s", collective_form_name(form),
+                          plan->text);
+}
+
+int collective_reduce_scatter(struct collective_plan *plan, collective_sink_fn *sink, void *context,
+                              struct errbuf *err)
+{
+    struct collective *group = plan->group;
+    int status = begin_plan(plan, COLLECTIVE_FORM_REDUCE_SCATTER, err);
+    if (!status)
+        status = group->ops->reduce_scatter(plan, sink, context, err);
+    return status ? fail(group, status, err) : STATUS_OK;
+}
+
+int collective_all_gather(struct collective_plan *plan, struct errbuf *err)
+{
+    struct collective *group = plan->group;
+    int status = begin_plan(plan, COLLECTIVE_FORM_ALL_GATHER, err);
+    if (!status)
+        status = group->ops->all_gather(plan, err);
+    return status ? fail(group, status, err) : STATUS_OK;
+}
+
+int collective_all_reduce(struct collective_plan *plan, struct errbuf *err)
+{
+    struct collective *group = plan->group;
+    if (!group->ops->all_reduce) {
+        int status = collective_reduce_scatter(plan, NULL, NULL, err);
+        return status ? status : collective_all_gather(plan, err);
+    }
+    int status = begin_plan(plan, COLLECTIVE_FORM_ALL_REDUCE, err);
+    if (!status)
+        status = group->ops->all_reduce(plan, err);
+    return status ? fail(group, status, err) : STATUS_OK;
+}
+
+enum { SUM_TILE = 4096 }; /* floats */
+
+/* The place may be the last source, which is read when the tile is full only. */
+void collective_sum(struct collective_plan *plan, int segment, const float *const *sources, int sources_count)
+{
+    enum { AT_ONCE = 16 };
+    _Alignas(64) float tile[SUM_TILE];
+    float *place = plan->own[segment];
+    int64_t count = plan->segments[segment].count;
+    if (sources_count <= 2) { /* each element is read before it is written */
+        reduce_add_many(place, sources, sources_count, 1, count);
+        return;
+    }
+    for (int64_t first = 0; first < count; first += SUM_TILE) {
+        int64_t now = count - first < SUM_TILE ? count - first : SUM_TILE;
+        for (int done = 0; done < sources_count; done += AT_ONCE) {
+            const float *shifted[AT_ONCE];
+            int some = sources_count - done < AT_ONCE ? sources_count - done : AT_ONCE;
+            for (int i = 0; i < some; i++)
+                shifted[i] = sources[done + i] + first;
+            reduce_add_many(tile, shifted, some, done == 0, now);
+        }
+        memcpy(place + first, tile, (size_t)now * sizeof *tile);
+    }
+}
