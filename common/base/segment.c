@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -30,11 +31,26 @@ static int segment_refused(struct errbuf *err, const char *what, size_t bytes)
     return errbuf_set(err, status, "shared memory of %zu bytes: %s: %s", bytes, what, strerror(errno));
 }
 
+/* What may still be had without harm; SIZE_MAX when the system does not say. */
+static size_t segment_bytes_available(void)
+{
+    FILE *file = fopen("/proc/meminfo", "re");
+    char line[128];
+    unsigned long long kilobytes = 0;
+    int found = 0;
+    while (file && !found && fgets(line, sizeof line, file))
+        found = sscanf(line, "MemAvailable: %llu kB", &kilobytes) == 1;
+    if (file)
+        fclose(file);
+    return found && kilobytes < SIZE_MAX / 1024 ? (size_t)kilobytes * 1024 : SIZE_MAX;
+}
+
 int segment_create(struct segment *segment, const char *name, size_t bytes, struct errbuf *err)
 {
     *segment = segment_empty;
-    if (bytes > PTRDIFF_MAX / 2)
-        return errbuf_set(err, STATUS_NOMEM, "shared memory of %zu bytes: too large", bytes);
+    /* These pages have no limit but the machine's: beyond it the kernel kills instead of refusing. */
+    if (bytes > PTRDIFF_MAX / 2 || bytes > segment_bytes_available())
+        return errbuf_set(err, STATUS_NOMEM, "shared memory of %zu bytes: more than there is", bytes);
     struct segment made = {.bytes = bytes, .mapped = segment_mapped_bytes(bytes)};
     made.fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (made.fd < 0)

@@ -98,7 +98,8 @@ static void test_more_than_there_can_be_is_an_error(void **state)
     struct errbuf err = {{0}};
     struct segment own;
     assert_int_equal(segment_create(&own, "shoal-test", SIZE_MAX - 5, &err), STATUS_NOMEM);
-    assert_true(err.text[0]);
+    assert_int_equal(segment_create(&own, "shoal-test", (size_t)1 << 50, &err), STATUS_NOMEM);
+    assert_non_null(strstr(err.text, "more than there is"));
     assert_null(own.memory);
     segment_close(&own);
 }
