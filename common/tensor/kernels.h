@@ -22,6 +22,7 @@ struct kernel_ops {
 
     void (*reduce_add)(float *acc, const float *x, int64_t count);
     void (*reduce_add_many)(float *acc, const float *const *sources, int sources_count, int first, int64_t count);
+    void (*reduce_sum_to)(float *out, const float *const *sources, int sources_count, int64_t count);
     void (*reduce_scale)(float *acc, float factor, int64_t count);
     double (*reduce_norm_squared)(const float *x, int64_t count);
     double (*reduce_sum)(const float *x, int64_t count);

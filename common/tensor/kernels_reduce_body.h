@@ -73,6 +73,39 @@ KERNEL_STREAM static void kernel_reduce_add_many(float *acc, const float *const 
     }
 }
 
+KERNEL_STREAM static void set_3(float *out, const float *a, const float *b, const float *c, int64_t count)
+{
+    KERNEL_LOOP
+    for (int64_t i = 0; i < count; i++)
+        out[i] = (a[i] + b[i]) + c[i];
+}
+
+/* Each source is read at i before out[i] is written, or into a tile beside: out may be one of them. */
+KERNEL_STREAM static void kernel_reduce_sum_to(float *out, const float *const *sources, int sources_count,
+                                               int64_t count)
+{
+    float tile[REDUCE_TILE];
+
+    if (sources_count == 1 && out != sources[0])
+        memcpy(out, sources[0], (size_t)count * sizeof *out);
+    else if (sources_count == 2)
+        set_2(out, sources[0], sources[1], count);
+    else if (sources_count == 3)
+        set_3(out, sources[0], sources[1], sources[2], count);
+    else if (sources_count == 4)
+        set_4(out, sources, 0, count);
+    for (int64_t at = 0; at < count && sources_count > 4; at += REDUCE_TILE) {
+        int64_t width = count - at < REDUCE_TILE ? count - at : REDUCE_TILE;
+        int s = 4, last = sources_count - 1;
+        set_4(tile, sources, at, width);
+        for (; s + 2 <= last; s += 2)
+            add_2(tile, sources[s] + at, sources[s + 1] + at, width);
+        if (s < last)
+            kernel_reduce_add(tile, sources[s] + at, width);
+        set_2(out + at, tile, sources[last] + at, width);
+    }
+}
+
 KERNEL_STREAM static void kernel_reduce_scale(float *acc, float factor, int64_t count)
 {
     KERNEL_LOOP

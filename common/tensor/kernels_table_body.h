@@ -30,7 +30,8 @@
         .name = isa, .bias_add = kernel_bias_add, .bias_grad = kernel_bias_grad,                                   \
         .activation_forward = kernel_activation_forward, .activation_backward = kernel_activation_backward,        \
         .dropout_select = kernel_dropout_select, .reduce_add = kernel_reduce_add,                                  \
-        .reduce_add_many = kernel_reduce_add_many, .reduce_scale = kernel_reduce_scale,                            \
+        .reduce_add_many = kernel_reduce_add_many, .reduce_sum_to = kernel_reduce_sum_to,                          \
+        .reduce_scale = kernel_reduce_scale,                                                                       \
         .reduce_norm_squared = kernel_reduce_norm_squared, .reduce_sum = kernel_reduce_sum,                        \
         .row_maximum = kernel_row_maximum, .row_exp_sum = kernel_row_exp_sum,                                      \
         .row_exp_scale = kernel_row_exp_scale, .norm_moments = kernel_norm_moments,                                \

@@ -21,6 +21,11 @@ void reduce_add_many(float *acc, const float *const *sources, int sources_count,
     kernel_ops_best()->reduce_add_many(acc, sources, sources_count, first, count);
 }
 
+void reduce_sum_to(float *out, const float *const *sources, int sources_count, int64_t count)
+{
+    kernel_ops_best()->reduce_sum_to(out, sources, sources_count, count);
+}
+
 void reduce_scale(float *acc, float factor, int64_t count)
 {
     kernel_ops_best()->reduce_scale(acc, factor, count);

@@ -15,7 +15,7 @@
 #include "tensor/reduce.h"
 
 /* Rows that move payload in another way than the ring, tried in this order. */
-static const struct collective_ops *const other_rows[] = {NULL};
+static const struct collective_ops *const other_rows[] = {&collective_shared, NULL};
 
 const char *collective_form_name(uint32_t form)
 {
@@ -229,14 +229,16 @@ static int choose_row(struct collective *group, struct errbuf *err)
     int status = STATUS_PROTOCOL;
     if (group->wanted == COLLECTIVE_TCP)
         return STATUS_OK;
-    if (!other_rows[0])
-        errbuf_set(err, status, "no shared memory here");
     for (size_t i = 0; other_rows[i] && status == STATUS_PROTOCOL; i++) {
         status = other_rows[i]->open(group, err);
         if (!status)
             group->ops = other_rows[i];
     }
-    return status == STATUS_PROTOCOL && group->wanted == COLLECTIVE_AUTO ? STATUS_OK : status;
+    if (status != STATUS_PROTOCOL || group->wanted != COLLECTIVE_AUTO)
+        return status;
+    if (group->rank == 0)
+        log_info(&collective_port_host(group->port)->log, "transport=tcp reason=\"%s\"", err ? err->text : "");
+    return STATUS_OK;
 }
 
 static int connect_ranks(struct collective *group, struct errbuf *err)
@@ -569,28 +571,7 @@ int collective_all_reduce(struct collective_plan *plan, struct errbuf *err)
     return status ? fail(group, status, err) : STATUS_OK;
 }
 
-enum { SUM_TILE = 4096 }; /* floats */
-
-/* The place may be the last source, which is read when the tile is full only. */
 void collective_sum(struct collective_plan *plan, int segment, const float *const *sources, int sources_count)
 {
-    enum { AT_ONCE = 16 };
-    _Alignas(64) float tile[SUM_TILE];
-    float *place = plan->own[segment];
-    int64_t count = plan->segments[segment].count;
-    if (sources_count <= 2) { /* each element is read before it is written */
-        reduce_add_many(place, sources, sources_count, 1, count);
-        return;
-    }
-    for (int64_t first = 0; first < count; first += SUM_TILE) {
-        int64_t now = count - first < SUM_TILE ? count - first : SUM_TILE;
-        for (int done = 0; done < sources_count; done += AT_ONCE) {
-            const float *shifted[AT_ONCE];
-            int some = sources_count - done < AT_ONCE ? sources_count - done : AT_ONCE;
-            for (int i = 0; i < some; i++)
-                shifted[i] = sources[done + i] + first;
-            reduce_add_many(tile, shifted, some, done == 0, now);
-        }
-        memcpy(place + first, tile, (size_t)now * sizeof *tile);
-    }
+    reduce_sum_to(plan->own[segment], sources, sources_count, plan->segments[segment].count);
 }

@@ -100,6 +100,27 @@ static void adding_many_gives_the_same_bits_on_every_instruction_set(void **stat
     test_release(slow, 0);
 }
 
+static void a_sum_may_go_to_the_place_of_one_of_its_sources(void **state)
+{
+    (void)state;
+    enum { N = 9001, SOURCES = 8 };
+    for (int count = 1; count <= SOURCES; count++)
+        for (int place = 0; place <= count; place++)
+            for (int i = 0; kernel_ops_at(i) != NULL; i++) {
+                float *source[SOURCES + 1], *slow = test_array(N, 0);
+                for (int s = 0; s <= count; s++) {
+                    source[s] = test_array(N, s + 1);
+                    test_fill(source[s], N, 1.0f, 70 + (uint32_t)s);
+                }
+                naive_reduce_add_many(slow, (const float *const *)source, count, 1, N);
+                kernel_ops_at(i)->reduce_sum_to(source[place], (const float *const *)source, count, N);
+                assert_same_bits(source[place], slow, N);
+                for (int s = 0; s <= count; s++)
+                    test_release(source[s], s + 1);
+                test_release(slow, 0);
+            }
+}
+
 static void one_bad_element_anywhere_clears_the_finite_flag(void **state)
 {
     (void)state;
@@ -137,6 +158,7 @@ int main(void)
         cmocka_unit_test(single_steps_equal_the_pass_over_many),
         cmocka_unit_test(every_instruction_set_and_offset_gives_the_same_bits),
         cmocka_unit_test(adding_many_gives_the_same_bits_on_every_instruction_set),
+        cmocka_unit_test(a_sum_may_go_to_the_place_of_one_of_its_sources),
         cmocka_unit_test(one_bad_element_anywhere_clears_the_finite_flag),
         cmocka_unit_test(the_largest_floats_are_finite),
     };

@@ -1,0 +1,303 @@
+/* The operations of the row `shared`; shared.h says how they go together. */
+#include "worker/collective/shared.h"
+
+#include <string.h>
+
+#include "base/status.h"
+#include "cluster/canonical.h"
+#include "tensor/reduce.h"
+
+static int owned_count(const struct collective_plan *plan, int owner)
+{
+    return plan->owner_first[owner + 1] - plan->owner_first[owner];
+}
+
+/* What was moved, booked by form, or apart. */
+static void shared_took(const struct collective_plan *plan, int peer, enum shared_kind kind, int64_t bytes)
+{
+    struct shared *row = plan->group->row;
+    _Atomic int64_t *took = &row->took[peer][plan->apart ? SHARED_CONTROL : kind];
+    atomic_store_explicit(took, atomic_load_explicit(took, memory_order_relaxed) + bytes, memory_order_relaxed);
+}
+
+/* The group's books: what this rank took, and what the others say they took from it. */
+static void shared_settle(struct shared *row)
+{
+    int64_t sent[SHARED_KINDS] = {0}, received[SHARED_KINDS] = {0};
+    for (int k = 0; k < row->world; k++) {
+        for (int kind = 0; kind < SHARED_KINDS && k != row->rank; kind++) {
+            sent[kind] += atomic_load_explicit(&row->members[k].took[row->rank][kind], memory_order_relaxed);
+            received[kind] += atomic_load_explicit(&row->took[k][kind], memory_order_relaxed);
+        }
+    }
+    struct collective *group = row->group;
+    atomic_store_explicit(&group->sent.reduce_scatter, sent[SHARED_REDUCE_SCATTER], memory_order_relaxed);
+    atomic_store_explicit(&group->sent.all_gather, sent[SHARED_ALL_GATHER], memory_order_relaxed);
+    atomic_store_explicit(&group->received.reduce_scatter, received[SHARED_REDUCE_SCATTER], memory_order_relaxed);
+    atomic_store_explicit(&group->received.all_gather, received[SHARED_ALL_GATHER], memory_order_relaxed);
+    /* Exchanges and the ring's agreements are booked there too. */
+    atomic_fetch_add_explicit(&group->sent.control, sent[SHARED_CONTROL] - row->apart.sent, memory_order_relaxed);
+    atomic_fetch_add_explicit(&group->received.control, received[SHARED_CONTROL] - row->apart.received,
+                              memory_order_relaxed);
+    row->apart.sent = sent[SHARED_CONTROL];
+    row->apart.received = received[SHARED_CONTROL];
+}
+
+/* --- pieces --- */
+
+struct piece {
+    int segment;
+    int32_t offset, count; /* elements of the segment */
+    int own;               /* number of the segment among its owner's */
+};
+
+static struct piece shared_piece(const struct collective_plan *plan, int owner, const struct shared_cursor *cursor,
+                                 int32_t piece_max)
+{
+    int at = plan->owner_first[owner] + cursor->at, segment = plan->by_owner[at];
+    int32_t left = plan->segments[segment].count - cursor->offset;
+    return (struct piece){.segment = segment, .offset = cursor->offset, .own = cursor->at,
+                          .count = left < piece_max ? left : piece_max};
+}
+
+static void shared_advance(const struct collective_plan *plan, struct shared_cursor *cursor, const struct piece *piece)
+{
+    cursor->done++;
+    cursor->offset += piece->count;
+    if (cursor->offset == plan->segments[piece->segment].count) {
+        cursor->offset = 0;
+        cursor->at++;
+    }
+}
+
+static void shared_rewind(struct collective_plan *plan)
+{
+    struct shared_plan *mine = plan->row;
+    memset(mine->cursors, 0, (size_t)plan->group->world * sizeof *mine->cursors);
+}
+
+/* The contributions to a piece of this rank, where they are, in canonical order. */
+static const float *const *shared_sources(const struct collective_plan *plan, const struct piece *piece)
+{
+    struct shared *row = plan->group->row;
+    struct shared_plan *mine = plan->row;
+    int64_t begin = plan->segments[piece->segment].begin + piece->offset;
+    for (int turn = 0; turn < row->world; turn++) {
+        int k = canonical_rank_at(row->world, row->rank, turn);
+        mine->sources[turn] = mine->wholes[k] + begin;
+        if (k != row->rank)
+            shared_took(plan, k, SHARED_REDUCE_SCATTER, (int64_t)piece->count * (int64_t)sizeof(float));
+    }
+    return mine->sources;
+}
+
+/* From the left neighbour's memory: its own pieces where they live, others' in its `whole`. */
+static void shared_take(struct collective_plan *plan, int owner, const struct piece *piece)
+{
+    struct shared *row = plan->group->row;
+    const struct shared_plan *mine = plan->row;
+    int64_t begin = plan->segments[piece->segment].begin;
+    const float *from = owner == row->left ? mine->left_own[piece->own] : mine->wholes[row->left] + begin;
+    size_t bytes = (size_t)piece->count * sizeof(float);
+    memcpy(plan->whole + begin + piece->offset, from + piece->offset, bytes);
+    shared_took(plan, row->left, SHARED_ALL_GATHER, (int64_t)bytes);
+}
+
+/* Own pieces also belong into this rank's `whole`. */
+static void shared_place_own(struct collective_plan *plan, const struct piece *piece)
+{
+    const float *own = plan->own[piece->segment] + piece->offset;
+    float *whole = plan->whole + plan->segments[piece->segment].begin + piece->offset;
+    if (own != whole)
+        memcpy(whole, own, (size_t)piece->count * sizeof(float));
+}
+
+/* --- operations --- */
+
+static int shared_reduce_scatter(struct collective_plan *plan, collective_sink_fn *sink, void *context,
+                                 struct errbuf *err)
+{
+    struct shared *row = plan->group->row;
+    struct shared_plan *mine = plan->row;
+    struct shared_cursor *own = &mine->cursors[row->rank];
+    shared_rewind(plan);
+    shared_begin(row);
+    int status = shared_await_all(row, err);
+    for (int i = 0; i < owned_count(plan, row->rank) && !status; i++) {
+        struct piece piece = shared_piece(plan, row->rank, own, INT32_MAX);
+        const float *const *sources = shared_sources(plan, &piece);
+        if (sink)
+            sink(context, piece.segment, sources, row->world);
+        else
+            collective_sum(plan, piece.segment, sources, row->world);
+        shared_advance(plan, own, &piece);
+        shared_post(row, row->rank, own->done);
+    }
+    for (int i = 1; i < row->world && !status; i++) {
+        int owner = (row->rank + i) % row->world;
+        if (owned_count(plan, owner) > 0)
+            status = shared_await(row, owner, owner, owned_count(plan, owner), err);
+    }
+    if (!status)
+        shared_settle(row);
+    return status;
+}
+
+/* Until r+1 has taken every piece that is not its own. */
+static int shared_await_right(struct collective_plan *plan, const int64_t *pieces, struct errbuf *err)
+{
+    struct shared *row = plan->group->row;
+    int status = STATUS_OK;
+    for (int k = 0; k < row->world && !status; k++) {
+        int64_t count = pieces ? pieces[k] : owned_count(plan, k);
+        if (k != row->right && count > 0)
+            status = shared_await(row, row->right, k, count, err);
+    }
+    return status;
+}
+
+static int shared_all_gather(struct collective_plan *plan, struct errbuf *err)
+{
+    struct shared *row = plan->group->row;
+    struct shared_plan *mine = plan->row;
+    shared_rewind(plan);
+    /* Own pieces are there when this rank comes. */
+    atomic_store_explicit(row->have + row->rank, shared_position(row->sequence + 1, owned_count(plan, row->rank)),
+                          memory_order_relaxed);
+    shared_begin(row);
+    int status = row->world > 1 ? shared_await_begin(row, row->left, err) : STATUS_OK;
+    for (int distance = 0; distance < row->world && !status; distance++) {
+        int owner = (row->rank + row->world - distance) % row->world;
+        struct shared_cursor *cursor = &mine->cursors[owner];
+        while (cursor->at < owned_count(plan, owner) && !status) {
+            struct piece piece = shared_piece(plan, owner, cursor, INT32_MAX);
+            if (distance > 0)
+                status = shared_await(row, row->left, owner, cursor->done + 1, err);
+            if (status)
+                break;
+            shared_advance(plan, cursor, &piece);
+            if (distance > 0) {
+                shared_take(plan, owner, &piece);
+                shared_post(row, owner, cursor->done);
+            } else {
+                shared_place_own(plan, &piece);
+            }
+        }
+    }
+    if (!status)
+        status = shared_await_all(row, err); /* for the calls: all are here */
+    if (!status)
+        status = shared_await_right(plan, NULL, err);
+    if (!status)
+        shared_settle(row);
+    return status;
+}
+
+/* Sums the next own piece. */
+static void reduce_next(struct collective_plan *plan)
+{
+    struct shared *row = plan->group->row;
+    struct shared_plan *mine = plan->row;
+    struct shared_cursor *cursor = &mine->cursors[row->rank];
+    struct piece piece = shared_piece(plan, row->rank, cursor, SHARED_PIECE_MAX);
+    reduce_sum_to(plan->own[piece.segment] + piece.offset, shared_sources(plan, &piece), row->world, piece.count);
+    shared_advance(plan, cursor, &piece);
+    shared_post(row, row->rank, cursor->done);
+    shared_place_own(plan, &piece);
+}
+
+/* Takes the next piece of every owner whose is there; returns how many, and in *missing the first owner whose is not. */
+static int take_next(struct collective_plan *plan, int *missing)
+{
+    struct shared *row = plan->group->row;
+    struct shared_plan *mine = plan->row;
+    int taken = 0;
+    *missing = -1;
+    for (int distance = 1; distance < row->world; distance++) {
+        int owner = (row->rank + row->world - distance) % row->world;
+        struct shared_cursor *cursor = &mine->cursors[owner];
+        if (cursor->done == mine->pieces[owner])
+            continue;
+        if (!shared_has(row, row->left, owner, cursor->done + 1)) {
+            if (*missing < 0)
+                *missing = owner;
+            continue;
+        }
+        struct piece piece = shared_piece(plan, owner, cursor, SHARED_PIECE_MAX);
+        shared_take(plan, owner, &piece);
+        shared_advance(plan, cursor, &piece);
+        shared_post(row, owner, cursor->done);
+        taken++;
+    }
+    return taken;
+}
+
+/* A sum is taken by the right neighbour soon after it is made, while caches have it: a rank does what can be done, in turns, and
+ * waits only when there is nothing. */
+static int shared_all_reduce(struct collective_plan *plan, struct errbuf *err)
+{
+    struct shared *row = plan->group->row;
+    struct shared_plan *mine = plan->row;
+    struct shared_cursor *own = &mine->cursors[row->rank];
+    shared_rewind(plan);
+    shared_begin(row);
+    int status = shared_await_all(row, err);
+    while (!status) {
+        int missing, reduces = own->done < mine->pieces[row->rank];
+        if (reduces)
+            reduce_next(plan);
+        int taken = take_next(plan, &missing);
+        if (reduces || taken > 0)
+            continue;
+        if (missing < 0)
+            break;
+        status = shared_await(row, row->left, missing, mine->cursors[missing].done + 1, err);
+    }
+    if (!status)
+        status = shared_await_right(plan, mine->pieces, err);
+    if (!status)
+        shared_settle(row);
+    return status;
+}
+
+static int shared_exchange(struct collective *group, const struct collective_blobs *blobs, struct errbuf *err)
+{
+    struct shared *row = group->row;
+    size_t place = ((row->sequence + 1) & 1) * group->blob_bytes_max;
+    memcpy(row->blobs + place, blobs->all + blobs->offsets[row->rank], blobs->sizes[row->rank]);
+    shared_begin(row);
+    int status = STATUS_OK;
+    for (int i = 1; i < row->world && !status; i++) {
+        int k = (row->rank + i) % row->world;
+        status = shared_await_begin(row, k, err);
+        if (!status)
+            memcpy(blobs->all + blobs->offsets[k], row->members[k].blobs + place, blobs->sizes[k]);
+        atomic_fetch_add_explicit(&group->received.control, (int64_t)blobs->sizes[k], memory_order_relaxed);
+        atomic_fetch_add_explicit(&group->sent.control, (int64_t)blobs->sizes[row->rank], memory_order_relaxed);
+    }
+    return status;
+}
+
+/* Any thread. A wait that is about to sleep may miss it, and looks again within a tenth of a second. */
+static void shared_wake_up(struct collective *group)
+{
+    const struct shared *row = group->row;
+    for (int k = 0; row && k < row->world; k++)
+        doorbell_nudge(&row->members[k].seen->bell, 1u << (row->rank % 32));
+}
+
+const struct collective_ops collective_shared = {
+    .name = "shared",
+    .transport = COLLECTIVE_SHM,
+    .open = shared_open,
+    .close = shared_close,
+    .wake = shared_wake_up,
+    .alloc = shared_alloc,
+    .free = shared_free,
+    .plan_open = shared_plan_open,
+    .plan_close = shared_plan_close,
+    .reduce_scatter = shared_reduce_scatter,
+    .all_gather = shared_all_gather,
+    .all_reduce = shared_all_reduce,
+    .exchange = shared_exchange,
+};
