@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,11 @@
 #include "base/status.h"
 
 enum { ROWS_MAX = 40, NAME_MAX_BYTES = 48, HELP_CODE = 1000, VERSION_CODE = 1001, ROW_CODE = 2000 };
+
+const char *args_dashes(const struct arg *row)
+{
+    return row->name[1] == '\0' ? "-" : "--";
+}
 
 static int least(int a, int b, int c)
 {
@@ -74,14 +80,21 @@ static int refuse_unknown(const struct args_table *table, const char *word, stru
                       word + 2);
 }
 
+/* "--threads", "-b". */
+static const char *option_text(const struct arg *row, char text[NAME_MAX_BYTES + 2])
+{
+    snprintf(text, NAME_MAX_BYTES + 2, "%s%.*s", args_dashes(row), NAME_MAX_BYTES - 1, row->name);
+    return text;
+}
+
 static int store_number(const struct arg *row, const char *text, int *out, struct errbuf *err)
 {
-    char *end = NULL;
+    char *end = NULL, option[NAME_MAX_BYTES + 2];
     errno = 0;
     long value = strtol(text, &end, 10);
     if (end == text || *end != '\0' || errno != 0 || value < row->low || value > row->high)
-        return errbuf_set(err, STATUS_RANGE, "--%s: found \"%.80s\", expected a whole number from %d to %d",
-                          row->name, text, row->low, row->high);
+        return errbuf_set(err, STATUS_RANGE, "%s: found \"%.80s\", expected a whole number from %d to %d",
+                          option_text(row, option), text, row->low, row->high);
     *out = (int)value;
     return 0;
 }
@@ -99,13 +112,14 @@ static int append(struct args_list *list, const char *text)
 static int store(const struct arg *row, const char *text, void *out, struct errbuf *err)
 {
     void *field = (char *)out + row->offset;
+    char option[NAME_MAX_BYTES + 2];
     switch (row->type) {
     case ARG_FLAG:
         *(int *)field = 1;
         return 0;
     case ARG_TEXT:
         if (text[0] == '\0')
-            return errbuf_set(err, STATUS_INVALID, "--%s: found nothing, expected %s", row->name, row->value);
+            return errbuf_set(err, STATUS_INVALID, "%s: found nothing, expected %s", option_text(row, option), row->value);
         *(const char **)field = text;
         return 0;
     case ARG_NUMBER:
@@ -131,29 +145,45 @@ static int take_operands(const struct args_table *table, int argc, char **argv, 
     return 0;
 }
 
-static void fill_long_options(const struct args_table *table, struct option *options)
+/* A name of one letter is a short option. The long ones are closed by a row of zeros. */
+static void fill_options(const struct args_table *table, struct option *options, char *letters)
 {
-    for (int i = 0; i < table->count; i++)
-        options[i] =
-            (struct option){table->rows[i].name, table->rows[i].type == ARG_FLAG ? no_argument : required_argument,
-                            NULL, ROW_CODE + i};
-    options[table->count] = (struct option){"help", no_argument, NULL, HELP_CODE};
-    options[table->count + 1] = (struct option){"version", no_argument, NULL, VERSION_CODE};
+    letters += sprintf(letters, ":h");
+    for (int i = 0; i < table->count; i++) {
+        const struct arg *row = &table->rows[i];
+        int takes = row->type == ARG_FLAG ? no_argument : required_argument;
+        if (row->name[1] == '\0')
+            letters += sprintf(letters, "%s%s", row->name, takes == required_argument ? ":" : "");
+        else
+            *options++ = (struct option){row->name, takes, NULL, ROW_CODE + i};
+    }
+    *options++ = (struct option){"help", no_argument, NULL, HELP_CODE};
+    *options = (struct option){"version", no_argument, NULL, VERSION_CODE};
+}
+
+static const struct arg *row_of(const struct args_table *table, int code)
+{
+    for (int i = 0; i < table->count && code < ROW_CODE; i++) {
+        if (table->rows[i].name[0] == code && table->rows[i].name[1] == '\0')
+            return &table->rows[i];
+    }
+    return &table->rows[code - ROW_CODE];
 }
 
 int args_parse(const struct args_table *table, int argc, char **argv, void *out, struct args_list *operands,
                struct errbuf *err)
 {
     struct option options[ROWS_MAX + 3] = {0};
+    char letters[2 * ROWS_MAX + 3];
     *operands = (struct args_list){0};
     if (table->count > ROWS_MAX)
         return errbuf_set(err, STATUS_INVALID, "more than %d options in a table", ROWS_MAX);
-    fill_long_options(table, options);
+    fill_options(table, options, letters);
     optind = 0; /* GNU: start afresh */
     opterr = 0;
     for (;;) {
         int word = optind > 0 ? optind : 1;
-        int code = getopt_long(argc, argv, ":h", options, NULL);
+        int code = getopt_long(argc, argv, letters, options, NULL);
         if (code == -1)
             return take_operands(table, argc, argv, operands, err);
         if (code == 'h' || code == HELP_CODE)
@@ -169,7 +199,7 @@ int args_parse(const struct args_table *table, int argc, char **argv, void *out,
                 return errbuf_set(err, STATUS_INVALID, "%.80s: this option takes no value", at_fault);
             return refuse_unknown(table, at_fault, err);
         }
-        int status = store(&table->rows[code - ROW_CODE], optarg, out, err);
+        int status = store(row_of(table, code), optarg, out, err);
         if (status != 0)
             return status;
     }

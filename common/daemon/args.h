@@ -16,7 +16,7 @@ enum arg_type {
 };
 
 struct arg {
-    const char *name; /* without the dashes */
+    const char *name; /* without the dashes; a single letter is a short option */
     enum arg_type type;
     size_t offset;     /* of the field in the command's struct */
     const char *value; /* "FILE"; NULL for flags */
@@ -47,6 +47,7 @@ int args_parse(const struct args_table *table, int argc, char **argv, void *out,
                struct errbuf *err);
 void args_close(const struct args_table *table, void *out, struct args_list *operands);
 void args_print_help(const struct args_table *table, FILE *out);
+const char *args_dashes(const struct arg *row); /* "-" or "--" */
 
 /* The one of `count` names that is nearest to a mistyped one, or NULL when none is near. `at` gives the i-th. */
 const char *args_nearest(const char *typed, const char *(*at)(const void *table, int i), const void *table,

@@ -27,10 +27,11 @@ static void print_wrapped(const char *text, int column, FILE *out)
     fputc('\n', out);
 }
 
-static void print_row(const char *name, const char *value, const char *help, FILE *out)
+static void print_row(const struct arg *row, FILE *out)
 {
-    int column = fprintf(out, "  --%s%s%s", name, value ? " " : "", value ? value : "");
-    print_wrapped(help, column + 2 > HELP_COLUMN ? HELP_COLUMN : column, out);
+    int column = fprintf(out, "  %s%s%s%s", args_dashes(row), row->name, row->value ? " " : "",
+                         row->value ? row->value : "");
+    print_wrapped(row->help, column + 2 > HELP_COLUMN ? HELP_COLUMN : column, out);
 }
 
 void args_print_help(const struct args_table *table, FILE *out)
@@ -39,10 +40,10 @@ void args_print_help(const struct args_table *table, FILE *out)
     for (int i = 0; i < table->count; i++) {
         const struct arg *row = &table->rows[i];
         if (row->help)
-            print_row(row->name, row->value, row->help, out);
+            print_row(row, out);
     }
-    print_row("help", NULL, "this text", out);
-    print_row("version", NULL, "the release", out);
+    print_row(&(struct arg){.name = "help", .help = "this text"}, out);
+    print_row(&(struct arg){.name = "version", .help = "the release"}, out);
     char *more = table->more ? table->more() : NULL;
     if (more)
         fprintf(out, "\n%s", more);

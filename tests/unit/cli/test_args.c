@@ -14,6 +14,8 @@
 struct options {
     const char *export_path;
     int workers, embedded;
+    const char *begin;
+    int factor;
     struct args_list sets;
 };
 #define AT(field) offsetof(struct options, field)
@@ -22,8 +24,10 @@ static const struct arg rows[] = {
     {"workers", ARG_NUMBER, AT(workers), "N", "how many", 1, 64},
     {"embedded", ARG_FLAG, AT(embedded), NULL, "threads", 0, 0},
     {"set", ARG_LIST, AT(sets), "KEY=VALUE", "an option", 0, 0},
+    {"b", ARG_TEXT, AT(begin), "BYTES", "from", 0, 0},
+    {"f", ARG_NUMBER, AT(factor), "F", "times", 2, 9},
 };
-static const struct args_table table = {"test JOB [options]", "A test.", rows, 4, 1, 2, "a job file", NULL};
+static const struct args_table table = {"test JOB [options]", "A test.", rows, sizeof rows / sizeof *rows, 1, 2, "a job file", NULL};
 
 struct parsed {
     struct options options;
@@ -70,6 +74,21 @@ static void options_and_operands_may_come_in_any_order(void **state)
     assert_int_equal(parsed.operands.count, 1);
     assert_string_equal(parsed.operands.items[0], "job.yaml");
     args_close(&table, &parsed.options, &parsed.operands);
+}
+
+static void a_name_of_one_letter_is_a_short_option(void **state)
+{
+    (void)state;
+    struct parsed parsed;
+    parse(&parsed, "test -b 4K job.yaml -f3 --workers 2");
+    assert_int_equal(parsed.status, 0);
+    assert_string_equal(parsed.options.begin, "4K");
+    assert_int_equal(parsed.options.factor, 3);
+    assert_int_equal(parsed.options.workers, 2);
+    args_close(&table, &parsed.options, &parsed.operands);
+    expect_error("test job.yaml -f 1", STATUS_RANGE, "-f: found \"1\", expected a whole number from 2 to 9");
+    expect_error("test job.yaml -b", STATUS_INVALID, "-b: a value is missing");
+    expect_error("test job.yaml -q 1", STATUS_UNKNOWN, "unknown option -q");
 }
 
 static void unknown_option_is_answered_with_the_nearest(void **state)
@@ -129,6 +148,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_and_operands_may_come_in_any_order),
+        cmocka_unit_test(a_name_of_one_letter_is_a_short_option),
         cmocka_unit_test(unknown_option_is_answered_with_the_nearest),
         cmocka_unit_test(numbers_outside_their_range_are_refused),
         cmocka_unit_test(missing_and_surplus_words_are_named),
