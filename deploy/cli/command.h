@@ -15,7 +15,7 @@ struct command {
 extern const struct command *const command_table[]; /* NULL-terminated */
 
 extern const struct command command_run, command_predict, command_evaluate, command_inspect, command_keygen,
-    command_submit, command_status, command_stop, command_help;
+    command_submit, command_status, command_stop, command_bench, command_help;
 
 /* `shoal` without anything, `shoal --help`. */
 void command_print_all(FILE *out);

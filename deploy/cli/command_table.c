@@ -8,7 +8,7 @@
 
 const struct command *const command_table[] = {
     &command_run,    &command_predict, &command_evaluate, &command_inspect, &command_keygen,
-    &command_submit, &command_status,  &command_stop,     &command_help,    NULL,
+    &command_submit, &command_status,  &command_stop,     &command_bench,    &command_help,    NULL,
 };
 
 const struct command *command_find(const char *name)
