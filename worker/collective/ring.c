@@ -127,21 +127,18 @@ static int send_next(struct ring *ring, struct errbuf *err)
 }
 
 /* What came is not what must come. */
-static int unexpected(const struct ring *ring, const struct ring_header *header, const struct ring_move *move,
-                      size_t bytes, struct errbuf *err)
+static int unexpected(const struct ring *ring, const struct ring_header *header, enum ring_match match,
+                      struct errbuf *err)
 {
-    const struct collective_call *call = &ring->group->call;
+    const char *text = ring->group->call.text;
     int rank = ring->group->rank, left = ring->left;
-    int same = header->fingerprint == call->fingerprint && header->form == call->form;
-    if (same && header->sequence == call->sequence && header->segment == (uint32_t)move->segment)
-        return errbuf_set(err, STATUS_FORMAT, "rank %d sends %zu bytes as segment %d, rank %d waits for %zu in %s",
-                          left, bytes, move->segment, rank, move->bytes, call->text);
-    if (header->sequence > call->sequence || (same && header->sequence == call->sequence))
-        return errbuf_set(err, STATUS_IO,
-                          "messages from rank %d to rank %d were lost in %s: the connection was cut", left, rank,
-                          call->text);
-    return errbuf_set(err, STATUS_SHAPE, "rank %d calls %.190s, rank %d calls %s", left, header->text, rank,
-                      call->text);
+    if (match == RING_WRONG_SIZE)
+        return errbuf_set(err, STATUS_FORMAT, "rank %d sends segment %u to rank %d in another length in %s", left,
+                          header->segment, rank, text);
+    if (match == RING_LOST)
+        return errbuf_set(err, STATUS_IO, "messages from rank %d to rank %d were lost in %s: the connection was cut",
+                          left, rank, text);
+    return errbuf_set(err, STATUS_SHAPE, "rank %d calls %.190s, rank %d calls %s", left, header->text, rank, text);
 }
 
 /* The frame is right. Small frames may lie at any address in ZeroMQ's buffer and go through aligned memory. */
@@ -166,15 +163,15 @@ static void use_frame(struct ring *ring, zmq_msg_t *frame)
 static int take_message(struct ring *ring, struct ring_arrival *arrival, const struct ring_move *move,
                         struct errbuf *err)
 {
-    const struct collective_call *call = &ring->group->call;
-    const struct ring_header *header = &arrival->header;
     size_t bytes = arrival->parts_count > 1 ? zmq_msg_size(&arrival->parts[1]) : 0;
-    if (header->form == COLLECTIVE_FORM_POISON)
-        return ring_hear(ring, header, err);
-    if (header->sequence != call->sequence || header->fingerprint != call->fingerprint ||
-        header->form != call->form || header->segment != (uint32_t)move->segment || bytes != move->bytes ||
-        arrival->parts_count != 2)
-        return unexpected(ring, header, move, bytes, err);
+    if (arrival->header.form == COLLECTIVE_FORM_POISON)
+        return ring_hear(ring, &arrival->header, err);
+    ring->due.segment = (uint32_t)move->segment;
+    enum ring_match match = ring_wire_match(&arrival->header, bytes, &ring->due, move->bytes);
+    if (match == RING_MATCH && arrival->parts_count != 2)
+        match = RING_WRONG_SIZE;
+    if (match != RING_MATCH)
+        return unexpected(ring, &arrival->header, match, err);
     count_bytes(&ring->group->received, ring, bytes);
     use_frame(ring, &arrival->parts[1]);
     return STATUS_OK;
@@ -266,6 +263,7 @@ static int run(struct collective *group, const struct ring_task *task, int apart
     ring->header.sequence = group->call.sequence;
     ring->header.form = group->call.form;
     snprintf(ring->header.text, sizeof ring->header.text, "%s", group->call.text);
+    ring->due = ring->header;
     return move_all(ring, err);
 }
 

@@ -35,6 +35,7 @@ struct ring {
     struct ring_pass pass;
     int apart;                 /* the operation at hand is booked as control */
     struct ring_header header; /* what leaves in the operation at hand; the segment changes */
+    struct ring_header due;    /* what comes in it */
     zmq_msg_t *held;           /* a queue of [held_room]: arrivals that are to be sent on */
     int held_room, held_first;
     int64_t still_since_ns; /* nothing has moved since; 0: something moves */

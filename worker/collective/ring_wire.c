@@ -94,3 +94,14 @@ int ring_wire_read(struct ring_header *header, const struct message_part *parts,
         header_of(header, envelope);
     return status;
 }
+
+enum ring_match ring_wire_match(const struct ring_header *came, size_t came_bytes, const struct ring_header *due,
+                                size_t due_bytes)
+{
+    int same_call = came->fingerprint == due->fingerprint && came->form == due->form;
+    if (came->sequence > due->sequence || (came->sequence == due->sequence && same_call && came->segment != due->segment))
+        return RING_LOST;
+    if (came->sequence < due->sequence || !same_call)
+        return RING_OTHER_CALL;
+    return came_bytes == due_bytes ? RING_MATCH : RING_WRONG_SIZE;
+}

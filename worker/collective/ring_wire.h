@@ -31,4 +31,14 @@ size_t ring_wire_pack(const struct ring_header *header, uint8_t *bytes);
 int ring_wire_read(struct ring_header *header, const struct message_part *parts, int parts_count,
                    size_t limit_bytes, struct errbuf *err);
 
+/* Whether what came is what must come. Messages of one sender come in order, so anything else is an error for good. */
+enum ring_match {
+    RING_MATCH,
+    RING_WRONG_SIZE, /* the same operation and segment, another length */
+    RING_LOST,       /* what comes later, without what lies between: the connection was cut */
+    RING_OTHER_CALL  /* the sender calls another operation */
+};
+enum ring_match ring_wire_match(const struct ring_header *came, size_t came_bytes, const struct ring_header *due,
+                                size_t due_bytes);
+
 #endif
