@@ -31,7 +31,7 @@ static float sum_at(const struct ring_world *world, int owner, int op, int64_t i
     return sum;
 }
 
-/* --- vectors ---------------------------------------------------------------------------------------------------- */
+/* --- vectors -------------------------------------------------------------------------------------- */
 
 static void vector_free(struct ring_vector *vector)
 {
@@ -77,7 +77,7 @@ void ring_world_vector(struct ring_world *world, int layout, const struct ring_c
     sort_by_owner(vector, world->world);
 }
 
-/* --- results ---------------------------------------------------------------------------------------------------- */
+/* --- results -------------------------------------------------------------------------------------- */
 
 static int rank_of(const struct ring_world *world, const struct ring_node *node)
 {
@@ -134,7 +134,7 @@ static void check_blobs(const struct ring_world *world, struct ring_node *node)
     }
 }
 
-/* --- operations ------------------------------------------------------------------------------------------------- */
+/* --- operations ----------------------------------------------------------------------------------- */
 
 static void node_forget(struct ring_node *node)
 {
@@ -245,8 +245,8 @@ static void land_all(struct ring_link *link)
         land(&link->flights[(link->first + i) % RING_LINK_MAX]);
 }
 
-/* An operation ends when nothing of its rank's memory is on its way. Operations that need no neighbour are through as soon
- * as they begin. */
+/* An operation ends when nothing of its rank's memory is on its way. Operations that need no neighbour are through
+ * as soon as they begin. */
 static void settle_node(struct ring_world *world, struct ring_node *node)
 {
     while (node->op < world->ops_count && ring_pass_done(&node->pass) &&
@@ -261,7 +261,8 @@ static struct ring_header header_of(const struct ring_world *world, const struct
     return (struct ring_header){.job = 5,
                                 .cluster_epoch = world->epoch,
                                 .incarnation = 1,
-                                .fingerprint = op->kind == RING_EXCHANGE ? 0 : world->vectors[op->layout].fingerprint,
+                                .fingerprint =
+                                    op->kind == RING_EXCHANGE ? 0 : world->vectors[op->layout].fingerprint,
                                 .sequence = (uint64_t)node->op + 1,
                                 .segment = segment,
                                 .form = (uint32_t)op->kind + 1,
@@ -313,7 +314,8 @@ static int try_take(struct ring_world *world, int rank)
         return 0;
     struct ring_flight *flight = take_flight(link);
     land(flight);
-    const struct message_part parts[2] = {{flight->envelope, flight->envelope_bytes}, {flight->data, flight->bytes}};
+    const struct message_part parts[2] = {{flight->envelope, flight->envelope_bytes},
+                                          {flight->data, flight->bytes}};
     assert(ring_wire_read(&came, parts, 2, 1 << 20, NULL) == 0);
     due = header_of(world, node, left, (uint32_t)move.segment);
     if (came.cluster_epoch != world->epoch || came.rank != left) {
@@ -394,7 +396,7 @@ int ring_world_all_through(const struct ring_world *world)
     return 1;
 }
 
-/* --- life ------------------------------------------------------------------------------------------------------- */
+/* --- life ----------------------------------------------------------------------------------------- */
 
 void ring_world_open(struct ring_world *world, uint64_t seed, int ranks, int queue)
 {

@@ -1,6 +1,6 @@
-/* Ranks in one thread that run collectives on the real ring_pass and ring_wire over a simulated network: links between
- * neighbours keep their order, hold `queue` messages and deliver each after a delay of its own, ranks take turns by chance, and
- * ranks die, connections are cut. Everything follows from the seed. */
+/* Ranks in one thread that run collectives on the real ring_pass and ring_wire over a simulated network: links
+ * between neighbours keep their order, hold `queue` messages and deliver each after a delay of its own, ranks take
+ * turns by chance, and ranks die, connections are cut. Everything follows from the seed. */
 #ifndef SHOAL_TESTS_RING_WORLD_H
 #define SHOAL_TESTS_RING_WORLD_H
 
@@ -71,8 +71,8 @@ void ring_world_open(struct ring_world *world, uint64_t seed, int ranks, int que
 void ring_world_close(struct ring_world *world);
 uint32_t ring_world_draw(struct ring_world *world, uint32_t below);
 
-/* A vector of n elements in segments of at most `most` (cut by chance when `odd`), owned canonically or, `one_owner` >= 0,
- * all by one rank. */
+/* A vector of n elements in segments of at most `most` (cut by chance when `odd`), owned canonically or,
+ * `one_owner` >= 0, all by one rank. */
 struct ring_cut {
     int64_t n;
     int32_t most;

@@ -1,7 +1,7 @@
-/* Jobs on a ring under a network that delays, ranks that pause, die and come back as a smaller ring, connections that are cut
- * and ranks that call the wrong thing, each from its seed: no job hangs, no sum is wrong, payload is what the forms say, and
- * what goes wrong is found or leaves everybody waiting for the one at fault (whom the time-out then names). SHOAL_SEED runs
- * one seed, SHOAL_JOBS that many from 1. */
+/* Jobs on a ring under a network that delays, ranks that pause, die and come back as a smaller ring, connections
+ * that are cut and ranks that call the wrong thing, each from its seed: no job hangs, no sum is wrong, payload is
+ * what the forms say, and what goes wrong is found or leaves everybody waiting for the one at fault (whom the
+ * time-out then names). SHOAL_SEED runs one seed, SHOAL_JOBS that many from 1. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -116,6 +116,18 @@ extern const struct collective_ops collective_shared;
  * the same order, with the same sizes. */
 int collective_agree(struct collective *group, const struct collective_blobs *blobs, struct errbuf *err);
 
+/* What collective.c has for plan.c. Fingerprints: neighbours compare them, so nothing in them depends on the machine. */
+uint64_t collective_mix(uint64_t hash, uint64_t value);
+int collective_refused(const struct collective *group, struct errbuf *err); /* the failure so far, or 0 */
+/* Fills in group->call. STATUS_ABORTED: it was cancelled. */
+int collective_begin(struct collective *group, uint32_t form, uint64_t fingerprint, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+/* The group's failure: told to the others, kept, and returned from now on. */
+int collective_fail(struct collective *group, int status, struct errbuf *err);
+/* One blob of `bytes` from each rank, over the ring; this rank's is mine[]. all: [world * bytes]. */
+int collective_gather(struct collective *group, uint32_t form, const void *mine, void *all, size_t bytes,
+                      struct errbuf *err);
+
 /* For a row that waits elsewhere: 0, or the status and text that another rank told over the ring (or the cancel's).
  * Cheap enough for every few milliseconds of a wait. */
 int collective_told(struct collective *group, struct errbuf *err);

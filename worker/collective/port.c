@@ -25,8 +25,7 @@ enum {
 };
 static const char port_domain[] = "shoal-ring";
 
-/* --- which address faces the coordinator ------------------------------------------------------------------------
- */
+/* --- which address faces the coordinator ---------------------------------------------------------- */
 
 /* Connecting a datagram socket sends nothing; it only asks the routing table. */
 static int facing_address(const struct endpoint *to, char *address, size_t address_bytes, struct errbuf *err)
@@ -110,8 +109,7 @@ static int place_of_cluster(struct port_place *place, const char *cluster, struc
     return status;
 }
 
-/* --- sockets ----------------------------------------------------------------------------------------------------
- */
+/* --- sockets -------------------------------------------------------------------------------------- */
 
 static void set(void *socket, int option, int value)
 {
@@ -262,8 +260,7 @@ const struct role_host *collective_port_host(const struct collective_port *port)
     return port->host;
 }
 
-/* --- waking up --------------------------------------------------------------------------------------------------
- */
+/* --- waking up ------------------------------------------------------------------------------------ */
 
 void port_wake(struct collective_port *port)
 {
@@ -288,8 +285,7 @@ void port_loan_returned(void *data, void *hint)
         port_wake(port);
 }
 
-/* --- who may connect: ZeroMQ RFC 27 ------------------------------------------------------------------------------
- */
+/* --- who may connect: ZeroMQ RFC 27 --------------------------------------------------------------- */
 
 enum { ZAP_REQUEST = 1, ZAP_MECHANISM = 5, ZAP_KEY = 6, ZAP_FIELDS = 7, ZAP_FIELD_MAX = 256 };
 

@@ -17,8 +17,7 @@ enum {
     RECONNECT_MAX_MS = 500
 };
 
-/* --- one operation
- * ------------------------------------------------------------------------------------------------ */
+/* --- one operation -------------------------------------------------------------------------------- */
 
 static zmq_msg_t *oldest_held(struct ring *ring)
 {
@@ -136,8 +135,9 @@ static int unexpected(const struct ring *ring, const struct ring_header *header,
         return errbuf_set(err, STATUS_FORMAT, "rank %d sends segment %u to rank %d in another length in %s", left,
                           header->segment, rank, text);
     if (match == RING_LOST)
-        return errbuf_set(err, STATUS_IO, "messages from rank %d to rank %d were lost in %s: the connection was cut",
-                          left, rank, text);
+        return errbuf_set(err, STATUS_IO,
+                          "messages from rank %d to rank %d were lost in %s: the connection was cut", left, rank,
+                          text);
     return errbuf_set(err, STATUS_SHAPE, "rank %d calls %.190s, rank %d calls %s", left, header->text, rank, text);
 }
 
@@ -273,8 +273,7 @@ static int run_to_end(struct collective *group, const struct ring_task *task, in
     return status || !group->ring ? status : finish(group->ring, err);
 }
 
-/* --- the row
- * ------------------------------------------------------------------------------------------------------- */
+/* --- the row -------------------------------------------------------------------------------------- */
 
 static struct ring_task task_of(struct collective_plan *plan, enum ring_kind kind)
 {
@@ -360,8 +359,7 @@ const struct collective_ops collective_ring = {
     .exchange = ring_exchange,
 };
 
-/* --- opening and closing
- * ------------------------------------------------------------------------------------------ */
+/* --- opening and closing -------------------------------------------------------------------------- */
 
 static void set(void *socket, int option, int value)
 {

@@ -51,8 +51,7 @@ int ring_take_back(struct ring *ring, int64_t until_ns)
     return status;
 }
 
-/* --- claims ------------------------------------------------------------------------------------------------------
- */
+/* --- claims --------------------------------------------------------------------------------------- */
 
 /* Says the claim to the right neighbour. The socket is a new one: the old one's queue may be full of payload. */
 static void tell(struct ring *ring)

@@ -99,7 +99,8 @@ enum ring_match ring_wire_match(const struct ring_header *came, size_t came_byte
                                 size_t due_bytes)
 {
     int same_call = came->fingerprint == due->fingerprint && came->form == due->form;
-    if (came->sequence > due->sequence || (came->sequence == due->sequence && same_call && came->segment != due->segment))
+    if (came->sequence > due->sequence ||
+        (came->sequence == due->sequence && same_call && came->segment != due->segment))
         return RING_LOST;
     if (came->sequence < due->sequence || !same_call)
         return RING_OTHER_CALL;

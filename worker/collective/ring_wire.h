@@ -31,7 +31,8 @@ size_t ring_wire_pack(const struct ring_header *header, uint8_t *bytes);
 int ring_wire_read(struct ring_header *header, const struct message_part *parts, int parts_count,
                    size_t limit_bytes, struct errbuf *err);
 
-/* Whether what came is what must come. Messages of one sender come in order, so anything else is an error for good. */
+/* Whether what came is what must come. Messages of one sender come in order, so anything else is an error for good.
+ */
 enum ring_match {
     RING_MATCH,
     RING_WRONG_SIZE, /* the same operation and segment, another length */

@@ -79,7 +79,8 @@ void ranks_run(struct ranks *ranks, rank_fn *fn, void *context)
 {
     pthread_t threads[RANKS_MAX];
     struct start starts[RANKS_MAX];
-    assert_int_equal(pthread_barrier_init(&ranks->barrier, NULL, (unsigned)ranks->world), 0);
+    assert_int_equal(
+        pthread_barrier_init(&ranks->barrier, NULL, (unsigned)(ranks->meet ? ranks->meet : ranks->world)), 0);
     for (int i = 0; i < ranks->world; i++) {
         starts[i] = (struct start){&ranks->rank[i], fn};
         ranks->rank[i].context = context;

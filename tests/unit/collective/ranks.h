@@ -31,7 +31,8 @@ struct ranks {
     int world;
     struct rank rank[RANKS_MAX];
     struct collective_peer peers[RANKS_MAX];
-    pthread_barrier_t barrier; /* for the ranks' functions */
+    pthread_barrier_t barrier; /* for the ranks' functions: `meet` threads */
+    int meet;                  /* 0: all ranks */
     /* What a test may change before ranks_run: */
     double timeout_s;
     size_t blob_bytes_max;
