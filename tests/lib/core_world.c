@@ -332,6 +332,10 @@ uint64_t actor_register(struct actor *actor, uint64_t total_steps, int64_t width
     Shoal__ParamTable table = SHOAL__PARAM_TABLE__INIT;
     Shoal__Tensor tensor = SHOAL__TENSOR__INIT;
     Shoal__Tensor *tensors[] = {&tensor};
+    Shoal__Peer peer = SHOAL__PEER__INIT;
+    char address[32];
+    snprintf(address, sizeof address, "tcp://h:%lld", (long long)actor->pid);
+    peer.address = address;
     actor_envelope(actor, &envelope, SHOAL__TYPE__REGISTER);
     envelope.body_case = SHOAL__ENVELOPE__BODY_REGISTER_;
     envelope.register_ = &body;
@@ -342,6 +346,7 @@ uint64_t actor_register(struct actor *actor, uint64_t total_steps, int64_t width
     table.n_tensors = 1;
     table.layers = 1;
     body.table = &table;
+    body.peer = &peer;
     body.total_steps = total_steps;
     body.train_rows = 60;
     body.prescaled = 1;
@@ -390,6 +395,38 @@ uint64_t actor_report(struct actor *actor, uint64_t step, double loss_sum, int64
     return actor_send(actor, &envelope, NULL, 0, NULL, 0);
 }
 
+void actor_fill_vote(Shoal__Report *report, Shoal__Verdict *verdict, const struct actor_vote *vote)
+{
+    shoal__verdict__init(verdict);
+    verdict->decision = vote->decision;
+    verdict->grad_scale = vote->grad_scale;
+    verdict->lr = vote->lr;
+    verdict->next_lr = vote->next_lr;
+    verdict->loss = vote->loss;
+    verdict->t = vote->t;
+    verdict->evaluate = vote->evaluate;
+    verdict->last = vote->last;
+    verdict->stopped = vote->stopped;
+    report->verdict = verdict;
+    report->grad_norm = vote->grad_norm;
+    report->nonfinite_run = vote->nonfinite_run;
+}
+
+uint64_t actor_ring_report(struct actor *actor, uint64_t step, const struct actor_vote *vote)
+{
+    Shoal__Envelope envelope;
+    Shoal__Report body = SHOAL__REPORT__INIT;
+    Shoal__Verdict verdict;
+    actor_envelope(actor, &envelope, SHOAL__TYPE__REPORT);
+    envelope.clock = step;
+    envelope.body_case = SHOAL__ENVELOPE__BODY_REPORT;
+    envelope.report = &body;
+    body.loss_sum = 4 * vote->loss;
+    body.counted = body.samples = 4;
+    actor_fill_vote(&body, &verdict, vote);
+    return actor_send(actor, &envelope, NULL, 0, NULL, 0);
+}
+
 uint64_t actor_evaluated(struct actor *actor, uint64_t step, const char *set, const double *rows, int blocks)
 {
     Shoal__Envelope envelope;
@@ -416,7 +453,8 @@ uint64_t actor_snapshot_done(struct actor *actor, uint64_t step, int status, con
     envelope.body_case = SHOAL__ENVELOPE__BODY_SNAPSHOT;
     envelope.snapshot = &body;
     body.step = step;
-    snprintf(name, sizeof name, "server-%d.shard", actor->rank);
+    int serves = actor->role == SHOAL__ROLE__SERVER;
+    snprintf(name, sizeof name, serves ? "server-%d.shard" : "worker-%d.shard", actor->rank);
     file.owner = (uint32_t)actor->rank;
     file.name = name;
     file.sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";

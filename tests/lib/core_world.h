@@ -84,10 +84,22 @@ uint64_t actor_join(struct actor *actor); /* takes the rank when one was given *
 uint64_t actor_await(struct actor *actor);
 /* AWAIT answered at once, the event taken over (sequence, job, epoch). NULL: held. */
 const struct world_reply *actor_event(struct actor *actor);
+/* With a peer's address "tcp://h:pid", which ps does not look at. */
 uint64_t actor_register(struct actor *actor, uint64_t total_steps, int64_t width, int64_t features);
 uint64_t actor_simple(struct actor *actor, Shoal__Type type, uint64_t clock, int status, const char *text);
 uint64_t actor_report(struct actor *actor, uint64_t step, double loss_sum, int64_t counted);
 uint64_t actor_report_digest(struct actor *actor, uint64_t step, double loss_sum, const char *digest);
+/* What a worker of a ring reports: what the ranks have agreed on. */
+struct actor_vote {
+    Shoal__Decision decision;
+    float grad_scale;
+    double lr, next_lr, loss, grad_norm;
+    uint64_t t;
+    int64_t nonfinite_run;
+    int evaluate, last, stopped;
+};
+void actor_fill_vote(Shoal__Report *report, Shoal__Verdict *verdict, const struct actor_vote *vote);
+uint64_t actor_ring_report(struct actor *actor, uint64_t step, const struct actor_vote *vote);
 uint64_t actor_evaluated(struct actor *actor, uint64_t step, const char *set, const double *rows, int blocks);
 uint64_t actor_snapshot_done(struct actor *actor, uint64_t step, int status, const char *text);
 uint64_t actor_summary(struct actor *actor, const char *export_sha256);
