@@ -32,6 +32,22 @@ static struct buf *gather_values(const struct server_job *job, const struct pull
     return all;
 }
 
+/* Values that a worker asks for again, because their answer was lost, are no payload of the step. */
+static void book_values(struct server_job *job, const struct pull *pull)
+{
+    for (int i = 0; i < pull->count; i++) {
+        int range = pull->waits[i].range;
+        uint64_t *answered = &job->pulled[(size_t)pull->rank * (size_t)job->map.ranges_count + (size_t)range];
+        int64_t bytes = keymap_range_elements(&job->map.ranges[range]) * (int64_t)sizeof(float);
+        if (*answered == pull->back.request) {
+            job->again_bytes += bytes;
+        } else {
+            job->pulled_bytes += bytes;
+        }
+        *answered = pull->back.request;
+    }
+}
+
 static void pull_answer(struct server *server, struct pull *pull)
 {
     struct server_job *job = server->current;
@@ -45,7 +61,7 @@ static void pull_answer(struct server *server, struct pull *pull)
     reply.type = SHOAL__TYPE__VALUES;
     reply.clock = pull->clock;
     reply.dtype = SHOAL__DTYPE__F32;
-    job->pulled_bytes += (int64_t)values->bytes;
+    book_values(job, pull);
     net_reply(server->router, &pull->back, &reply, &values, 1);
     buf_release(values);
     free(pull);

@@ -64,7 +64,8 @@ struct server_job {
     size_t saved_count;
     struct fetch *fetch;    /* restoring from other servers */
     struct optimizer_step next; /* eager: of the coming step */
-    int64_t pushed_bytes, pulled_bytes, init_bytes;
+    uint64_t *pulled; /* (workers, ranges) the last request that was answered */
+    int64_t pushed_bytes, pulled_bytes, again_bytes, init_bytes; /* again: values whose answer was lost on its way */
     uint64_t steps_done, first_step;
     Shoal__Verdict held_verdict; /* eager: waits until the snapshot is written */
     uint64_t held_clock;

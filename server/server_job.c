@@ -108,7 +108,8 @@ static int take_start(struct server *server, const Shoal__Start *start, struct e
     job->controller = controller_at(job->job->parallel.consistency);
     job->incarnations = calloc((size_t)workers + 1, sizeof(uint64_t));
     job->waiting = calloc((size_t)job->map.ranges_count + 1, sizeof(*job->waiting));
-    if (!job->incarnations || !job->waiting) {
+    job->pulled = calloc((size_t)workers * (size_t)job->map.ranges_count + 1, sizeof(uint64_t));
+    if (!job->incarnations || !job->waiting || !job->pulled) {
         return errbuf_set(err, STATUS_NOMEM, "server: out of memory");
     }
     memcpy(job->incarnations, start->worker_incarnations, (size_t)workers * sizeof(uint64_t));
@@ -348,6 +349,7 @@ void server_job_summary(struct server *server)
     int64_t first = job->first_step == 1 ? all : 0;
     summary_wire_add(&summary, SUMMARY_SENT, "pull", job->pulled_bytes,
                      clients ? -1 : ranks * (steps * trained + (values ? all : first)));
+    summary_wire_add(&summary, SUMMARY_SENT, "pull again", job->again_bytes, -1);
     summary_wire_add(&summary, SUMMARY_RECEIVED, "push", job->pushed_bytes, ranks * steps * trained);
     summary_wire_add(&summary, SUMMARY_RECEIVED, "init", job->init_bytes, clients && steps == 0 ? -1 : first);
     Shoal__Summary *message = &summary.message;
@@ -384,6 +386,7 @@ void server_job_end(struct server *server)
     trace_destroy(job->trace);
     job_destroy(job->job);
     free(job->incarnations);
+    free(job->pulled);
     free(job->waiting);
     free(job->saved);
     free(job);

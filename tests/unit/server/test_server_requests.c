@@ -85,6 +85,7 @@ static void make_job(struct rig *rig)
     for (int rank = 0; rank < RANKS; rank++)
         job->incarnations[rank] = INCARNATION + (uint64_t)rank;
     job->waiting = calloc((size_t)job->map.ranges_count, sizeof(*job->waiting));
+    job->pulled = calloc((size_t)RANKS * (size_t)job->map.ranges_count, sizeof(*job->pulled));
     struct shard_options options = {
         .map = &job->map, .server = 0, .hold_values = 1, .prescaled = 1,
         .pool = server->pool, .account = &server->account, .loop = &server->loop,
@@ -391,6 +392,34 @@ static void a_repeated_pull_waits_once(void **state)
     assert_int_equal(ask.status, STATUS_ABORTED);
 }
 
+/* An answer that was lost on its way is given again, and is no payload of the step. */
+static void values_given_again_are_booked_apart(void **state)
+{
+    struct rig *rig = *state;
+    static struct ask ask;
+    give_values(rig);
+    send_question(rig, &(struct question){.type = SHOAL__TYPE__PULL, .clock = 1, .begin = 4, .end = 5}, &ask);
+    barrier(rig);
+    struct server_job *job = rig->server.current;
+    struct net_return back = job->waiting[4]->pull->back;
+    pulls_drop(&rig->server, STATUS_ABORTED);
+    Shoal__Envelope e = SHOAL__ENVELOPE__INIT;
+    Shoal__Selector selector = SHOAL__SELECTOR__INIT;
+    selector.begin = 4;
+    selector.end = 5;
+    e.type = SHOAL__TYPE__PULL;
+    e.selector = &selector;
+    struct message request = {.envelope = &e};
+    int64_t before = job->pulled_bytes;
+    for (int i = 0; i < 3; i++) {
+        handle_pull(&rig->server, &request, &back);
+    }
+    assert_int_equal(job->pulled_bytes - before, 5 * sizeof(float));
+    assert_int_equal(job->again_bytes, 2 * 5 * sizeof(float));
+    while (!ask.done)
+        uv_run(&rig->server.loop, UV_RUN_ONCE);
+}
+
 /* A push of the step after next waits; its repeat must not take room twice. */
 static void a_repeated_early_push_waits_once(void **state)
 {
@@ -475,6 +504,7 @@ int main(void)
         RIG_TEST(a_push_is_taken_whole_or_not_at_all),
         RIG_TEST(first_values_are_booked_once),
         RIG_TEST(a_repeated_pull_waits_once),
+        RIG_TEST(values_given_again_are_booked_apart),
         RIG_TEST(a_repeated_early_push_waits_once),
         RIG_TEST(a_fetch_reads_its_own_snapshots_only),
     };
