@@ -260,13 +260,42 @@ void keymap_runs(const struct keymap *map, const struct keymap_range *range, str
     for (int64_t key = range->key_first; key < range->key_end; key++) {
         const struct keymap_key *k = &map->keys[key];
         for (int64_t at = k->begin; at < k->end && count < range->runs;) {
-            int owner = keymap_owner(map, range->layer, at);
-            int64_t begin = 0;
-            int64_t end = 0;
-            keymap_part(map, range->layer, owner, &begin, &end);
-            end = end < k->end ? end : k->end;
-            runs[count++] = (struct keymap_run){.begin = at, .end = end, .owner = owner, .key = key};
+            int64_t end = keymap_run_end(map, key, at);
+            runs[count++] = (struct keymap_run){.begin = at, .end = end, .key = key,
+                                                .owner = keymap_owner(map, range->layer, at)};
             at = end;
         }
     }
+}
+
+int64_t keymap_key_at(const struct keymap *map, int layer, int64_t element)
+{
+    int64_t low = map->ranges[map->layer_range_first[layer]].key_first;
+    int64_t high = map->ranges[map->layer_range_first[layer + 1] - 1].key_end;
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (map->keys[middle].begin <= element) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+int64_t keymap_run_at(const struct keymap *map, int64_t key, int64_t element)
+{
+    const struct keymap_key *k = &map->keys[key];
+    int layer = map->table->tensors[k->tensor].layer;
+    return k->run_first + keymap_owner(map, layer, element) - keymap_owner(map, layer, k->begin);
+}
+
+int64_t keymap_run_end(const struct keymap *map, int64_t key, int64_t element)
+{
+    const struct keymap_key *k = &map->keys[key];
+    int layer = map->table->tensors[k->tensor].layer;
+    int64_t begin = 0;
+    int64_t end = 0;
+    keymap_part(map, layer, keymap_owner(map, layer, element), &begin, &end);
+    return end < k->end ? end : k->end;
 }

@@ -82,4 +82,11 @@ struct keymap_run {
 /* Writes range->runs entries. */
 void keymap_runs(const struct keymap *map, const struct keymap_range *range, struct keymap_run *runs);
 
+/* The key that holds an element of the layer. */
+int64_t keymap_key_at(const struct keymap *map, int layer, int64_t element);
+/* Number of the run that holds an element of a trainable key, and where that run ends. The latter holds for frozen keys
+ * too, whose pieces have no numbers. */
+int64_t keymap_run_at(const struct keymap *map, int64_t key, int64_t element);
+int64_t keymap_run_end(const struct keymap *map, int64_t key, int64_t element);
+
 #endif

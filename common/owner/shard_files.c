@@ -32,7 +32,10 @@ int shard_save(const struct shard *shard, const char *path, uint64_t clock, char
             spans[count++] = span_of(range, slot);
         }
     }
-    int status = state_file_write(path, spans, count, clock, sha256_hex, bytes, err);
+    struct state_file file = {.path = path, .clock = clock};
+    int status = state_file_write(&file, shard->options.map, spans, count, err);
+    memcpy(sha256_hex, file.sha256, sizeof(file.sha256));
+    *bytes = file.bytes;
     free(spans);
     return status;
 }
@@ -43,7 +46,7 @@ static int load_range(struct shard *shard, struct shard_range *range, const stru
     int status = 0;
     for (int slot = range->values ? -1 : 0; slot < slots_of(range) && status == 0; slot++) {
         struct state_span span = span_of(range, slot);
-        status = state_file_copy(files, &span, (float *)span.data, err);
+        status = state_files_copy(files, &span, (float *)span.data, err);
     }
     if (status == 0 && !range->range->frozen && !range->values) {
         memset(range->sums->data, 0, range->sums->bytes); /* nobody pulls sums of before, but nothing else may leak */

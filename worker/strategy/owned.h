@@ -20,8 +20,7 @@ struct pool;
 struct owned_piece {
     int tensor, layer;
     int64_t begin, end; /* elements in the layer */
-    int64_t run_first;
-    int64_t runs;
+    int64_t run_first, runs; /* consecutive numbers, as the piece's elements */
     float *w, *g;       /* of element `begin`; set by the strategy; may change between steps */
     float *slots[OPTIMIZER_SLOTS_MAX];
 };
@@ -53,10 +52,11 @@ int owned_slots(const struct owned *owned);        /* state vectors of the rule 
 int owned_needs_norms(const struct owned *owned);  /* lamb */
 int64_t owned_elements(const struct owned *owned); /* trainable ones */
 
-/* w, slots <- rule(w, g, slots) for pieces [first, end). g may be overwritten. */
+/* w, slots <- rule(w, g, slots) for pieces [first, end), spread over the pool. g may be overwritten. */
 void owned_update(struct owned *owned, int first, int end, const struct owned_step *step);
-/* `update: eager`: the same for [begin, end) of a layer, inside own pieces, straight from contributions (each of end - begin
- * floats, in the order to add). Returns 0 when a sum is not finite. */
+/* `update: eager`: the same for [begin, end) of a layer, straight from contributions (each of end - begin floats, in the
+ * order to add), on the calling thread; what no own piece has of it is left alone. Returns 0 when a sum is not finite:
+ * parameters and slots are then spoiled. Not for rules that need norms. */
 struct owned_sources {
     const float *const *sources;
     int count;
@@ -67,7 +67,8 @@ int owned_update_sum(struct owned *owned, const struct keymap_run *range, int la
 void owned_prepare(struct owned *owned, const struct owned_step *step, double *norms);
 
 /* g[0 .. range->end - range->begin) = sum of the sources, run by run: Σg² into squares[run], 1 or 0 into finite[run]. The
- * range begins and ends at runs' borders; run_first is its first one. The sink of a reduce-scatter. */
+ * range, in the part of one owner, begins and ends at runs' borders; range->key has its first element, run_first is its
+ * first run. Elements of frozen tensors are left alone. The sink of a reduce-scatter; touches nothing else. */
 struct owned_norms {
     double *squares;
     uint8_t *finite;
@@ -91,6 +92,6 @@ int owned_save(const struct owned *owned, const struct owned_values *values, str
                struct errbuf *err);
 /* Own values (w of every own part) and slots from the files of any earlier layout. */
 int owned_load(struct owned *owned, const struct owned_values *values, const char *const *paths, int paths_count,
-               struct errbuf *err);
+               struct errbuf *err); /* as state_files_open and state_files_copy (owner/state_file.h) */
 
 #endif

@@ -7,13 +7,15 @@
 #include "base/errbuf.h"
 #include "base/status.h"
 #include "config/job.h"
+#include "owner/trust.h"
 #include "worker/client/client.h"
-#include "worker/strategy/local_update.h"
+#include "worker/strategy/owned.h"
 
 struct ps {
     int64_t bucket; /* bytes of gradients that wait for their bucket to be full */
     double weight;  /* of this step's share, for pushing again */
-    struct local_update *local; /* update_at: worker */
+    struct owned *owned; /* update_at: worker, else NULL */
+    double *norms, *ratios; /* lamb: (runs, 2) and by tensor; else NULL */
 };
 
 static int layer_trainable(const struct param_table *table, int layer)
@@ -88,15 +90,62 @@ static int agree_on_values(struct strategy *s, const float *init, struct errbuf 
     return 0;
 }
 
+/* update_at: worker. Every worker keeps the optimizer's state of everything. */
+static int own_everything(struct strategy *s, struct errbuf *err)
+{
+    struct ps *ps = s->own;
+    struct owned_options options = {.job = s->job, .table = s->table, .map = s->map, .account = s->account,
+                                    .pool = s->pool, .rank = -1};
+    int status = owned_create(&ps->owned, &options, err);
+    if (status != 0) {
+        return status;
+    }
+    int count = 0;
+    struct owned_piece *pieces = owned_pieces(ps->owned, &count);
+    for (int p = 0; p < count; p++) {
+        pieces[p].w = strategy_layer_w(s, pieces[p].layer) + pieces[p].begin;
+        pieces[p].g = s->g[pieces[p].layer] + pieces[p].begin;
+    }
+    if (owned_needs_norms(ps->owned)) {
+        ps->norms = calloc(2 * (size_t)s->map->runs_count + 1, sizeof(double));
+        ps->ratios = calloc((size_t)s->table->tensor_count + 1, sizeof(double));
+        if (!ps->norms || !ps->ratios) {
+            return errbuf_set(err, STATUS_NOMEM, "out of memory");
+        }
+    }
+    return 0;
+}
+
+/* Where the layers' values are, for owned_save and owned_load; owned. NULL when out of memory. */
+static float **layer_values(const struct strategy *s)
+{
+    float **w = calloc((size_t)s->table->layer_count + 1, sizeof(*w));
+    for (int layer = 0; w && layer < s->table->layer_count; layer++) {
+        w[layer] = strategy_layer_w(s, layer);
+    }
+    return w;
+}
+
+static int load_everything(struct strategy *s, struct errbuf *err)
+{
+    struct ps *ps = s->own;
+    float **w = layer_values(s);
+    struct owned_values values = {.w = w};
+    int status = w ? owned_load(ps->owned, &values, s->snapshot_paths, s->snapshot_paths_count, err)
+                   : errbuf_set(err, STATUS_NOMEM, "out of memory");
+    free(w);
+    return status;
+}
+
 static int ps_start(struct strategy *s, const float *init, struct errbuf *err)
 {
     struct ps *ps = calloc(1, sizeof(*ps));
     s->own = ps;
     int status = ps ? ps_allocate(s, err) : errbuf_set(err, STATUS_NOMEM, "out of memory");
     if (status == 0 && s->job->parallel.update_at == JOB_UPDATE_AT_WORKER) {
-        status = local_update_create(&ps->local, s, err);
+        status = own_everything(s, err);
         if (status == 0 && s->snapshot_paths_count > 0) {
-            return local_update_load(ps->local, s, err);
+            return load_everything(s, err);
         }
     }
     return status == 0 ? agree_on_values(s, init, err) : status;
@@ -128,7 +177,7 @@ static int ps_grads_ready(struct strategy *s, int layer, double weight)
         push_layer(s, layer, CLIENT_PUSH, weight);
         ps->bucket += s->table->layers[layer].count * (int64_t)sizeof(float);
     }
-    if (s->job->parallel.update == JOB_UPDATE_EAGER && !ps->local) {
+    if (s->job->parallel.update == JOB_UPDATE_EAGER && !ps->owned) {
         pull_layer(s, layer, (uint64_t)s->step, 0, 0); /* its parameters are not used again in this step */
     }
     if (ps->bucket >= s->job->parallel.bucket_bytes || layer == 0) {
@@ -142,7 +191,7 @@ static int ps_step_sent(struct strategy *s, struct errbuf *err)
 {
     struct ps *ps = s->own;
     (void)err;
-    if (s->job->parallel.update == JOB_UPDATE_EAGER || ps->local) {
+    if (s->job->parallel.update == JOB_UPDATE_EAGER || ps->owned) {
         return 0;
     }
     for (int layer = 0; layer < s->table->layer_count; layer++) {
@@ -150,6 +199,19 @@ static int ps_step_sent(struct strategy *s, struct errbuf *err)
     }
     client_flush(s->client);
     return 0;
+}
+
+static void update_everything(struct ps *ps, const struct strategy *s, const Shoal__Verdict *verdict)
+{
+    struct owned_step step = {.lr = verdict->lr, .t = (int64_t)verdict->t, .grad_scale = verdict->grad_scale};
+    int count = 0;
+    owned_pieces(ps->owned, &count);
+    if (ps->norms) {
+        owned_prepare(ps->owned, &step, ps->norms);
+        trust_ratios(s->map, ps->norms, ps->ratios);
+        step.ratios = ps->ratios;
+    }
+    owned_update(ps->owned, 0, count, &step);
 }
 
 /* The sums come into the gradients' own memory, once ZeroMQ has let go of it. */
@@ -164,7 +226,7 @@ static int update_here(struct strategy *s, const Shoal__Verdict *verdict, struct
         status = client_wait_layer(s->client, layer, err);
     }
     if (status == 0 && verdict->decision == SHOAL__DECISION__APPLY) {
-        local_update_step(((struct ps *)s->own)->local, s, verdict);
+        update_everything(s->own, s, verdict);
     }
     return status;
 }
@@ -184,7 +246,7 @@ static int ps_step_finish(struct strategy *s, const Shoal__Verdict *verdict, str
     }
     s->steps_done++;
     int status = client_wait_pushes(s->client, err);
-    return status == 0 && ps->local ? update_here(s, verdict, err) : status;
+    return status == 0 && ps->owned ? update_here(s, verdict, err) : status;
 }
 
 static int ps_settle(struct strategy *s, struct errbuf *err)
@@ -198,7 +260,15 @@ static int ps_settle(struct strategy *s, struct errbuf *err)
 
 static int ps_save(struct strategy *s, const char *path, char sha256[65], uint64_t *bytes, struct errbuf *err)
 {
-    return local_update_save(((struct ps *)s->own)->local, s, path, sha256, bytes, err);
+    const struct ps *ps = s->own;
+    struct owned_file file = {.path = path, .clock = (uint64_t)s->step};
+    float **w = layer_values(s);
+    struct owned_values values = {.w = w};
+    int status = w ? owned_save(ps->owned, &values, &file, err) : errbuf_set(err, STATUS_NOMEM, "%s: out of memory", path);
+    memcpy(sha256, file.sha256, sizeof(file.sha256));
+    *bytes = file.bytes;
+    free(w);
+    return status;
 }
 
 static void ps_books(const struct strategy *s, struct strategy_books *books)
@@ -206,7 +276,7 @@ static void ps_books(const struct strategy *s, struct strategy_books *books)
     const struct ps *ps = s->own;
     int64_t bytes = s->table->count * (int64_t)sizeof(float);
     int64_t trained = param_table_trainable(s->table) * (int64_t)sizeof(float);
-    int resumed_here = ps->local && s->snapshot_paths_count > 0;
+    int resumed_here = ps->owned && s->snapshot_paths_count > 0;
     *books = (struct strategy_books){.parameters = bytes, .push = s->steps_done * trained,
                                      .pull = s->steps_done * trained + (resumed_here ? 0 : bytes),
                                      .init = s->rank == 0 && s->first_step == 1 ? bytes : 0};
@@ -215,7 +285,7 @@ static void ps_books(const struct strategy *s, struct strategy_books *books)
             books->gradients += s->table->layers[layer].count * (int64_t)sizeof(float);
         }
     }
-    books->optimizer = ps->local ? local_update_slots(ps->local) * trained : 0;
+    books->optimizer = ps->owned ? owned_slots(ps->owned) * trained : 0;
 }
 
 static void ps_close(struct strategy *s)
@@ -224,7 +294,9 @@ static void ps_close(struct strategy *s)
     if (!ps) {
         return;
     }
-    local_update_destroy(ps->local, s);
+    owned_destroy(ps->owned);
+    free(ps->norms);
+    free(ps->ratios);
     for (int layer = 0; s->g && layer < s->table->layer_count; layer++) {
         account_free(s->account, ACCOUNT_GRADIENTS, s->g[layer],
                      s->g[layer] ? (size_t)s->table->layers[layer].count * sizeof(float) : 0);

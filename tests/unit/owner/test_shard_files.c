@@ -146,14 +146,14 @@ static void a_tensor_that_is_no_shards_or_of_another_model_is_refused(void **sta
         enum safetensors_dtype dtype;
         int64_t count;
     } cases[] = {
-        {"weight", "is not a shard's", SAFETENSORS_F32, 4},
-        {"0-1/values2", "is not a shard's", SAFETENSORS_F32, 16384},
-        {"0-1/slot4", "is not a shard's", SAFETENSORS_F32, 16384},
-        {"0-1/slot-1", "is not a shard's", SAFETENSORS_F32, 16384},
+        {"weight", "is not an owner's", SAFETENSORS_F32, 4},
+        {"0-1/values2", "is not an owner's", SAFETENSORS_F32, 16384},
+        {"0-1/slot4", "is not an owner's", SAFETENSORS_F32, 16384},
+        {"0-1/slot-1", "is not an owner's", SAFETENSORS_F32, 16384},
         {"0-1/values", "does not fit this model", SAFETENSORS_F32, 16383},
         {"0-1/values", "does not fit this model", SAFETENSORS_I32, 16384},
         {"1-1/values", "does not fit this model", SAFETENSORS_F32, 0},
-        {"-1-1/values", "does not fit this model", SAFETENSORS_F32, 16384},
+        {"-1-1/values", "is not an owner's", SAFETENSORS_F32, 16384},
         {"0-100/slot0", "does not fit this model", SAFETENSORS_F32, 16384},
         {"0-9223372036854775807/slot0", "does not fit this model", SAFETENSORS_F32, 1},
     };
