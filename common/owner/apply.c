@@ -69,7 +69,7 @@ int owner_apply_sum(const struct owner_rule *rule, float *w, float *const *slots
 double owner_sum(float *grad, const float *const *sources, int sources_count, int64_t count, int *finite)
 {
     assert(sources_count >= 1);
-    reduce_add_many(grad, sources, sources_count, 1, count);
+    reduce_sum_to(grad, sources, sources_count, count);
     return reduce_norm_squared(grad, count, finite);
 }
 

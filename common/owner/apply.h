@@ -26,7 +26,7 @@ struct owner_rule {
 int owner_apply_sum(const struct owner_rule *rule, float *w, float *const *slots, const float *const *sources,
                     int sources_count, int64_t count);
 
-/* First of two passes: grad = sum of the sources (grad may be sources[0]); returns Σ grad² in 16 double lanes and
+/* First of two passes: grad = sum of the sources (grad may be one of them); returns Σ grad² in 16 double lanes and
  * sets *finite to 0 when an element is not finite, else leaves it. Call it once for each run, so that norms do not
  * depend on how parts are cut. */
 double owner_sum(float *grad, const float *const *sources, int sources_count, int64_t count, int *finite);

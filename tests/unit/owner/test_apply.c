@@ -162,14 +162,21 @@ static void the_cut_of_a_part_does_not_change_its_bits(void **state)
     assert_memory_equal(&f->got, &f->want, sizeof f->got);
 }
 
-static void the_sum_may_be_taken_in_the_first_source(void **state)
+static void the_sum_may_be_taken_in_any_source(void **state)
 {
     struct fixture *f = *state;
+    static float kept[COUNT];
     int finite = 1;
 
-    owner_sum(f->grad, f->pointers, 4, COUNT, &finite);
-    owner_sum(f->sources[0], f->pointers, 4, COUNT, &finite);
-    assert_memory_equal(f->grad, f->sources[0], sizeof f->grad);
+    for (int sources = 1; sources <= 9; sources++)
+        for (int into = 0; into < sources; into++) {
+            memcpy(kept, f->sources[into], sizeof kept);
+            double apart = owner_sum(f->grad, f->pointers, sources, COUNT, &finite);
+            double inside = owner_sum(f->sources[into], f->pointers, sources, COUNT, &finite);
+            assert_memory_equal(f->grad, f->sources[into], sizeof f->grad);
+            assert_true(apart == inside);
+            memcpy(f->sources[into], kept, sizeof kept);
+        }
 }
 
 static void a_sum_that_is_not_finite_is_told(void **state)
@@ -216,7 +223,7 @@ int main(void)
                                         fixture_close),
         cmocka_unit_test_setup_teardown(two_passes_give_the_same_bits_and_the_norm, fixture_open, fixture_close),
         cmocka_unit_test_setup_teardown(the_cut_of_a_part_does_not_change_its_bits, fixture_open, fixture_close),
-        cmocka_unit_test_setup_teardown(the_sum_may_be_taken_in_the_first_source, fixture_open, fixture_close),
+        cmocka_unit_test_setup_teardown(the_sum_may_be_taken_in_any_source, fixture_open, fixture_close),
         cmocka_unit_test_setup_teardown(a_sum_that_is_not_finite_is_told, fixture_open, fixture_close),
         cmocka_unit_test_setup_teardown(extreme_but_finite_gradients_are_applied, fixture_open, fixture_close),
     };
