@@ -144,7 +144,8 @@ static int open_all(struct server *server, struct errbuf *err)
 {
     const struct server_options *options = server->options;
     struct net_listen listen = {.endpoint = options->listen, .curve = server->has_curve ? &server->curve : NULL,
-                                .insecure = server->host->insecure, .serve = server_dispatch, .context = server};
+                                .insecure = server->host->insecure, .serve = server_dispatch, .context = server,
+                                .account = &server->account};
     char allow[4096];
     if (server->has_curve) {
         snprintf(allow, sizeof(allow), "%s/allow.list", server->host->keys_dir);

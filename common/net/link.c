@@ -7,8 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "net/endpoint.h"
-#include "net/net_internal.h"
+#include "net/link_internal.h"
 #include "wire/message_table.h"
 
 /*          open               handshake                  cut
@@ -28,25 +27,6 @@ enum {
     RESEND_BACK_OFF = 8
 };
 
-struct net_link {
-    struct net *net;
-    struct net_link *next, *previous;
-    struct endpoint endpoint;
-    struct net_curve *curve; /* owned copy; NULL: plain */
-    struct zsock *zsock;
-    struct monitor *monitor; /* not with inproc */
-    net_state_fn *state;
-    void *context;
-    struct pending_table table;
-    uint64_t last_request;
-    uint64_t sent_bytes, received_bytes;
-    int64_t announce_at, reopen_at; /* ms, 0: not planned */
-    int64_t failing_since;          /* ms, 0: the last handshake was fine */
-    int failures;
-    int connected, closed;
-    int zsocks; /* whose handles are not gone yet */
-};
-
 static size_t payload_bytes(struct buf *const *frames, int count)
 {
     size_t bytes = 0;
@@ -55,7 +35,7 @@ static size_t payload_bytes(struct buf *const *frames, int count)
     return bytes;
 }
 
-static void plan(struct net_link *link, int64_t *at, int64_t in_ms)
+void link_plan(struct net_link *link, int64_t *at, int64_t in_ms)
 {
     if (*at == 0)
         *at = net_now_ms() + in_ms;
@@ -131,6 +111,14 @@ static void take_bad(struct net_link *link, struct message *message, int status,
         complete_with_text(link, pending, status, why);
 }
 
+void link_take(struct net_link *link, struct message *message, int status, struct errbuf *err)
+{
+    if (status)
+        take_bad(link, message, status, err->text);
+    else
+        take_reply(link, message);
+}
+
 /* Lets ZeroMQ look at its commands, too. */
 static int link_events(struct net_link *link)
 {
@@ -146,7 +134,7 @@ static int look_for_peer(struct net_link *link)
 {
     int events = link_events(link);
     if (!(events & (ZMQ_POLLOUT | ZMQ_POLLIN)))
-        plan(link, &link->reopen_at, REOPEN_MS);
+        link_plan(link, &link->reopen_at, REOPEN_MS);
     return events & ZMQ_POLLIN ? 1 : 0;
 }
 
@@ -161,10 +149,7 @@ static int link_drain(void *context)
         int status = message_receive(zsock_socket(zsock), 0, link->net->limit_bytes, &message, &err);
         if (status == STATUS_BUSY || status == STATUS_CLOSED)
             return i == 0 && link->endpoint.kind == ENDPOINT_INPROC ? look_for_peer(link) : 0;
-        if (status)
-            take_bad(link, &message, status, err.text);
-        else
-            take_reply(link, &message);
+        link_take(link, &message, status, &err);
         message_close(&message);
         if (link->closed || link->zsock != zsock)
             return 0;
@@ -174,21 +159,30 @@ static int link_drain(void *context)
 
 /* --- sending ---------------------------------------------------------------------------------------- */
 
+/* 1: it leaves through shared memory. What does not fit, or finds the channel broken, goes the other way. */
+static int send_shared(struct net_link *link, const struct pending *pending, const struct message_part *envelope)
+{
+    return link->call.open &&
+           channel_send(link->call.channel, envelope, pending->frames, pending->frames_count) == STATUS_OK;
+}
+
 static void send_pending(struct net_link *link, struct pending *pending)
 {
     struct message_part envelope = {pending->packed, pending->packed_bytes};
-    int status = message_send_packed(zsock_socket(link->zsock), &envelope, pending->frames, pending->frames_count);
-    zsock_used(link->zsock);
-    if (status == STATUS_BUSY && link->endpoint.kind == ENDPOINT_INPROC)
-        plan(link, &link->reopen_at, REOPEN_MS);
-    if (status)
-        return;
+    if (!send_shared(link, pending, &envelope)) {
+        int status = message_send_packed(zsock_socket(link->zsock), &envelope, pending->frames, pending->frames_count);
+        zsock_used(link->zsock);
+        if (status == STATUS_BUSY && link->endpoint.kind == ENDPOINT_INPROC)
+            link_plan(link, &link->reopen_at, REOPEN_MS);
+        if (status)
+            return;
+    }
     link->net->counters.sent++;
     link->net->counters.resent += pending->sent != 0;
     pending->sent = 1;
 }
 
-static void send_all(struct net_link *link)
+void link_send_all(struct net_link *link)
 {
     for (struct pending *p = link->table.first; p; p = p->next)
         send_pending(link, p);
@@ -284,9 +278,12 @@ static void set_connected(struct net_link *link, int connected)
         link->failures = 0;
         link->failing_since = 0;
         link_events(link); /* the new pipe is a command that a send might not look at */
-        send_all(link);
+        link_send_all(link);
+        link_share_connected(link);
+    } else {
+        link_share_cut(link);
     }
-    if (link->state)
+    if (link->state && !link->closed)
         link->state(link->context, connected);
 }
 
@@ -330,18 +327,18 @@ static void on_event(void *context, int event, int value)
     case ZMQ_EVENT_DISCONNECTED:
         /* A fresh socket: the old one would first send what was queued since the cut, ahead of older requests. */
         if (link->connected)
-            plan(link, &link->reopen_at, CUT_MS);
+            link_plan(link, &link->reopen_at, CUT_MS);
         set_connected(link, 0);
         break;
     case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
         on_failed_handshake(link);
         break;
     case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
-        plan(link, &link->reopen_at, REOPEN_MS * 5);
+        link_plan(link, &link->reopen_at, REOPEN_MS * 5);
         deny(link, "CURVE: this key is not in its allow.list");
         break;
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        plan(link, &link->reopen_at, REOPEN_MS * 5);
+        link_plan(link, &link->reopen_at, REOPEN_MS * 5);
         deny(link, protocol_failure(value, link->curve != NULL));
         break;
     default:
@@ -393,7 +390,7 @@ static int connect_socket(struct net_link *link, struct errbuf *err)
     }
     link->zsocks++;
     if (link->endpoint.kind == ENDPOINT_INPROC)
-        plan(link, &link->announce_at, 0);
+        link_plan(link, &link->announce_at, 0);
     return STATUS_OK;
 }
 
@@ -413,9 +410,12 @@ struct net_link *link_next(const struct net_link *link)
 
 int64_t link_next_ms(const struct net_link *link)
 {
-    if (link->announce_at == 0 || (link->reopen_at != 0 && link->reopen_at < link->announce_at))
-        return link->reopen_at;
-    return link->announce_at;
+    int64_t next = link->reopen_at;
+    if (link->announce_at != 0 && (next == 0 || link->announce_at < next))
+        next = link->announce_at;
+    if (link->welcome_at != 0 && (next == 0 || link->welcome_at < next))
+        next = link->welcome_at;
+    return next;
 }
 
 static void reopen(struct net_link *link)
@@ -431,7 +431,7 @@ static void reopen(struct net_link *link)
         return;
     if (link->net->log)
         log_warning(link->net->log, "%s", err.text);
-    plan(link, &link->reopen_at, REOPEN_MS * 5);
+    link_plan(link, &link->reopen_at, REOPEN_MS * 5);
 }
 
 void link_on_time(struct net_link *link, int64_t now_ms)
@@ -445,6 +445,8 @@ void link_on_time(struct net_link *link, int64_t now_ms)
         if (link->zsock)
             set_connected(link, 1);
     }
+    if (!link->closed)
+        link_share_on_time(link, now_ms);
 }
 
 int net_link_open(struct net_link **out, struct net *net, const char *endpoint, const struct net_curve *curve,
@@ -492,6 +494,7 @@ void link_close(struct net_link *link, int linger_ms)
     if (link->next)
         link->next->previous = link->previous;
     int alone = link->zsocks == 0; /* a reopening that failed left no socket to go */
+    link_share_cut(link);
     disconnect_socket(link, linger_ms);
     fail_all(link, STATUS_CLOSED, NULL);
     if (alone) {

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "net/channel.h"
 #include "net/net_internal.h"
 
 /* Later than this, and the loop stood still (a stopped process, a long computation): answers may lie unread. */
@@ -87,6 +88,7 @@ void net_destroy(struct net *net, int linger_ms)
         router_close(net->routers, linger_ms);
     zap_close(net);
     zsock_watch_close(net->watch);
+    channel_watch_close(net->channels);
     pending_pool_close(&net->pool);
     uv_close((uv_handle_t *)&net->timer, net_gone);
 }

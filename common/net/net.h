@@ -13,6 +13,7 @@
 
 #include "wire/message.h"
 
+struct account;
 struct errbuf;
 struct log;
 
@@ -72,6 +73,23 @@ void net_cancel(struct net_link *link, uint64_t request); /* callback with STATU
 /* Bytes of payload sent and received, first sendings only. */
 void net_link_bytes(const struct net_link *link, uint64_t *sent, uint64_t *received);
 
+/* Payload between two processes of one host through shared memory. The link goes on using its connection for what came
+ * before, for messages that are larger than the memory, and for everything when the other end goes or misbehaves: what is
+ * unanswered then is sent again, as after a cut connection. */
+struct net_share {
+    uint64_t request_bytes, reply_bytes; /* room for what is under way, each direction; 4 KiB to 256 MiB, cut to that */
+    struct account *account;             /* requests' room is booked under buffers; NULL: nowhere */
+    /* Once: payload goes through shared memory from now on (status 0; over inproc it does anyway), or why it does not. May
+     * be NULL. */
+    void (*done)(void *context, int status, const char *why);
+    void *context;
+};
+/* Asks the other end for it, now and whenever the connection comes back. Once a link. */
+void net_link_share(struct net_link *link, const struct net_share *share);
+int net_link_is_shared(const struct net_link *link);
+/* After a message through shared memory this loop looks for the next one so long before it sleeps. 0: it sleeps at once. */
+void net_stay_awake(struct net *net, int64_t ns);
+
 /* --- serving end ------------------------------------------------------------------------------------ */
 
 struct net_router;
@@ -91,6 +109,7 @@ struct net_listen {
     int insecure;                  /* 1: plain beyond loopback is wanted */
     net_serve_fn *serve;
     void *context;
+    struct account *account;       /* where room for replies through shared memory is booked; NULL: nowhere */
 };
 /* Plain beyond loopback without insecure: STATUS_DENIED. Port in use: STATUS_IO with address, port, errno text. */
 int net_router_open(struct net_router **router, struct net *net, const struct net_listen *listen,

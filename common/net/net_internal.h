@@ -10,6 +10,7 @@
 #include "net/pending.h"
 #include "net/zsock_watch.h"
 
+struct channel_watch;
 struct net_zap;
 
 struct net {
@@ -18,6 +19,7 @@ struct net {
     const struct log *log;
     size_t limit_bytes;
     struct zsock_watch *watch;
+    struct channel_watch *channels; /* there as soon as one is */
     struct net_self self;
     struct net_counters counters;
     struct net_link *links;
@@ -29,6 +31,7 @@ struct net {
     int64_t armed_ms; /* 0: not armed */
     int deferred;     /* the timer was late and gave the sockets a turn first */
     int closing;
+    int64_t awake_ns; /* net_stay_awake */
 };
 
 int64_t net_now_ms(void);

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "net/endpoint.h"
+#include "net/local.h"
 #include "net/net_internal.h"
 #include "wire/message_table.h"
 
@@ -28,7 +29,9 @@ struct net_router {
     /* Handshakes that came to an end so far, and their number when each descriptor was accepted. */
     uint64_t handshakes, *accepted_at;
     int accepted_room;
-    int closed;
+    struct local_port *local; /* for peers on this host, as soon as one asks */
+    struct account *account;
+    int inproc, closed;
 };
 
 /* --- requests --------------------------------------------------------------------------------------- */
@@ -48,6 +51,28 @@ static int check_user(const struct net_router *router, const struct message *mes
     return STATUS_OK;
 }
 
+static void on_local_message(void *context, struct message *message, int status, struct errbuf *err);
+
+/* LOCAL: whoever has come through the handshake may share memory with this end. */
+static int answer_local(struct net_router *router, const struct message *message, const struct net_return *back,
+                        struct errbuf *err)
+{
+    Shoal__Local body = SHOAL__LOCAL__INIT;
+    Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
+    envelope.type = SHOAL__TYPE__LOCAL;
+    envelope.body_case = SHOAL__ENVELOPE__BODY_LOCAL;
+    envelope.local = &body;
+    if (router->inproc || back->to.channel)
+        return errbuf_set(err, STATUS_INVALID, "memory is shared already");
+    struct local_port_options options = {router->net, router->account, on_local_message, router};
+    int status = router->local ? STATUS_OK : local_port_open(&router->local, &options, err);
+    if (!status)
+        status = local_port_invite(router->local, message, &body);
+    if (!status)
+        net_reply(router, back, &envelope, NULL, 0); /* a peer that went asks again when it is back */
+    return status;
+}
+
 static void take_request(struct net_router *router, struct message *message, int status, struct errbuf *err)
 {
     struct net_return back = {.to = message->from, .received_ns = message->received_ns};
@@ -59,12 +84,22 @@ static void take_request(struct net_router *router, struct message *message, int
         status = check_user(router, message, err);
     if (!status) {
         router->net->counters.received++;
-        router->serve(router->context, router, message, &back);
-        return;
+        if (message->envelope->type != SHOAL__TYPE__LOCAL) {
+            router->serve(router->context, router, message, &back);
+            return;
+        }
+        status = answer_local(router, message, &back, err);
+        if (!status)
+            return;
     }
     net_refuse(router->net, router->endpoint, err->text);
-    if (back.request != 0 && back.to.count > 0)
+    if (back.request != 0 && (back.to.count > 0 || back.to.channel))
         net_reply_status(router, &back, status, err->text);
+}
+
+static void on_local_message(void *context, struct message *message, int status, struct errbuf *err)
+{
+    take_request(context, message, status, err);
 }
 
 static int router_drain(void *context)
@@ -85,6 +120,28 @@ static int router_drain(void *context)
     return 1;
 }
 
+/* The way it came; what is larger than the shared memory goes over the connection that it was agreed on. */
+static int reply_shared(struct net_router *router, const struct net_return *back, const Shoal__Envelope *envelope,
+                        struct buf *const *frames, int frames_count)
+{
+    uint8_t small[512];
+    struct message_part packed = {small, shoal__envelope__get_packed_size(envelope)};
+    struct message_identity over;
+    uint8_t *memory = packed.bytes <= sizeof small ? small : malloc(packed.bytes);
+    if (!memory)
+        return STATUS_NOMEM;
+    shoal__envelope__pack(envelope, memory);
+    packed.data = memory;
+    int status = local_port_send(router->local, &back->to, &packed, frames, frames_count, &over);
+    if (status == STATUS_RANGE) {
+        status = message_send(zsock_socket(router->zsock), &over, envelope, frames, frames_count);
+        zsock_used(router->zsock);
+    }
+    if (memory != small)
+        free(memory);
+    return status;
+}
+
 int net_reply(struct net_router *router, const struct net_return *back, Shoal__Envelope *envelope,
               struct buf *const *frames, int frames_count)
 {
@@ -95,8 +152,13 @@ int net_reply(struct net_router *router, const struct net_return *back, Shoal__E
     envelope->echo_ns = back->sent_ns;
     envelope->received_ns = back->received_ns;
     envelope->sent_ns = clock_now_ns();
-    int status = message_send(zsock_socket(router->zsock), &back->to, envelope, frames, frames_count);
-    zsock_used(router->zsock);
+    int status;
+    if (back->to.channel) {
+        status = reply_shared(router, back, envelope, frames, frames_count);
+    } else {
+        status = message_send(zsock_socket(router->zsock), &back->to, envelope, frames, frames_count);
+        zsock_used(router->zsock);
+    }
     if (!status)
         router->net->counters.sent++;
     return status;
@@ -218,6 +280,7 @@ static int start(struct net_router *router, void *socket, const struct net_liste
     if (!status && listen->curve && endpoint.kind != ENDPOINT_INPROC)
         status = set_up_curve(router, socket, listen, err);
     if (!status) {
+        router->inproc = endpoint.kind == ENDPOINT_INPROC;
         net_socket_set(socket, ZMQ_IPV6, endpoint.ipv6);
         if (endpoint.kind != ENDPOINT_INPROC)
             router->monitor = monitor_open(net, socket, EVENTS, on_event, router);
@@ -243,6 +306,7 @@ int net_router_open(struct net_router **out, struct net *net, const struct net_l
     router->net = net;
     router->serve = listen->serve;
     router->context = listen->context;
+    router->account = listen->account;
     void *socket = zmq_socket(net->zmq, ZMQ_ROUTER);
     int status = socket ? start(router, socket, listen, err)
                         : errbuf_set(err, STATUS_IO, "no socket: %s", zmq_strerror(zmq_errno()));
@@ -269,6 +333,8 @@ void router_close(struct net_router *router, int linger_ms)
         router->net->routers = router->next;
     if (router->next)
         router->next->previous = router->previous;
+    local_port_close(router->local);
+    router->local = NULL;
     monitor_close(router->monitor);
     zsock_close(router->zsock, linger_ms);
 }

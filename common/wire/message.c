@@ -41,6 +41,7 @@ static void arrival_close(struct arrival *arrival)
 static void message_clear(struct message *message)
 {
     message->from.count = 0;
+    message->from.channel = 0;
     message->envelope = NULL;
     memset(message->frames, 0, sizeof message->frames);
     message->frames_count = 0;
@@ -196,6 +197,23 @@ int message_parse(const struct message_part *parts, int parts_count, size_t limi
             return errbuf_set(err, STATUS_NOMEM, "no memory for a frame of %zu bytes", parts[i].bytes);
         message->frames[message->frames_count++] = buf;
     }
+    return status;
+}
+
+int message_adopt(const struct message_part *envelope, struct buf *const *frames, int frames_count, int routed,
+                  size_t limit_bytes, struct message *message, struct errbuf *err)
+{
+    struct message_part parts[PARTS_MAX];
+    message_clear(message);
+    message->received_ns = clock_now_ns();
+    parts[0] = *envelope;
+    for (int i = 0; i < frames_count && i < MESSAGE_FRAMES_MAX; i++)
+        parts[1 + i] = (struct message_part){frames[i]->data, frames[i]->bytes};
+    int status = message_check(message, parts, 1 + frames_count, limit_bytes, err);
+    if (!status)
+        status = message_check_direction(message, routed, err);
+    for (int i = 0; !status && i < frames_count; i++)
+        message->frames[message->frames_count++] = frames[i];
     return status;
 }
 

@@ -21,6 +21,7 @@ enum { PROTOCOL_LOW = 1, PROTOCOL_HIGH = 1 };
 struct message_identity {
     uint8_t bytes[MESSAGE_IDENTITY_MAX];
     size_t count; /* 0 on a DEALER */
+    uint64_t channel; /* it came through shared memory, and the answer goes the same way; 0: ZeroMQ */
 };
 
 struct message {
@@ -50,6 +51,11 @@ struct message_part {
 };
 int message_parse(const struct message_part *parts, int parts_count, size_t limit_bytes, struct message *message,
                   struct errbuf *err);
+
+/* The same for frames that lie in memory shared with the sender: on success the references are the message's. The
+ * envelope must be memory of the caller's own. `routed` as above; `from`, `user` are the caller's to set. */
+int message_adopt(const struct message_part *envelope, struct buf *const *frames, int frames_count, int routed,
+                  size_t limit_bytes, struct message *message, struct errbuf *err);
 
 /* Sends envelope and frames without copying payloads above MESSAGE_ALIGN_COPY (each frame's buf is shared until
  * ZeroMQ is done with it). `to` NULL on a DEALER. STATUS_BUSY when the socket would block, STATUS_UNKNOWN when the

@@ -63,6 +63,7 @@ static const struct message_row rows[] = {
     [SHOAL__TYPE__VALUES] = {ROW(VALUES), .senders = SERVING, .reply = MESSAGE_REPLY, .frames_min = 1,
                              .frames_max = 1},
     [SHOAL__TYPE__FETCH] = {ROW(FETCH), .senders = SERVER, .body = BODY(FETCH)},
+    [SHOAL__TYPE__LOCAL] = {ROW(LOCAL), .senders = WORKER | SERVING, .reply = MESSAGE_EITHER, .body = BODY(LOCAL)},
     [SHOAL__TYPE__ACK] = {ROW(ACK), .senders = SERVING, .reply = MESSAGE_REPLY},
     [SHOAL__TYPE__SUBMIT] = {ROW(SUBMIT), .senders = OPERATOR, .body = BODY(SUBMIT)},
     [SHOAL__TYPE__STATUS] = {ROW(STATUS), .senders = OPERATOR | READER | SERVING, .reply = MESSAGE_EITHER,

@@ -51,7 +51,7 @@ static void every_sample_is_accepted(void **state)
             print_error("type %d: %s\n", type, err.text);
         assert_int_equal(status, STATUS_OK);
     }
-    assert_int_equal(count, 36);
+    assert_int_equal(count, 37);
 }
 
 static void P02_messages_cut_at_every_byte_end_in_a_status(void **state)

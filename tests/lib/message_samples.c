@@ -74,6 +74,7 @@ union body {
     Shoal__Status status;
     Shoal__Death death;
     Shoal__Collective collective;
+    Shoal__Local local;
 };
 
 static void body_init(union body *body, Shoal__Envelope__BodyCase which)
@@ -85,7 +86,7 @@ static void body_init(union body *body, Shoal__Envelope__BodyCase which)
         &shoal__evaluated__descriptor, &shoal__evaluation__descriptor, &shoal__snapshot__descriptor,
         &shoal__summary__descriptor,   &shoal__push__descriptor,     &shoal__fetch__descriptor,
         &shoal__submit__descriptor,    &shoal__status__descriptor,   &shoal__death__descriptor,
-        &shoal__collective__descriptor};
+        &shoal__collective__descriptor, &shoal__local__descriptor};
     if (which == SHOAL__ENVELOPE__BODY__NOT_SET || which == SHOAL__ENVELOPE__BODY_REGISTER_ ||
         which == SHOAL__ENVELOPE__BODY_START)
         return;

@@ -50,10 +50,12 @@ void client_ask_stop(struct client *client);
 /* --- exchange with the servers of one job ------------------------------------------------------------ */
 
 /* Opens a link to every server and greets it. map is borrowed until client_detach. Blocks. */
+enum client_transport { CLIENT_AUTO, CLIENT_TCP, CLIENT_SHM }; /* parallel.transport */
 struct client_peers {
     char *const *addresses; /* by server rank; borrowed until client_detach */
     char *const *keys;      /* CURVE public keys by server rank; NULL without CURVE */
     int count;
+    enum client_transport transport; /* shm: STATUS_UNKNOWN or what else is in the way, with the server that cannot share */
 };
 int client_attach(struct client *client, const struct keymap *map, const struct client_peers *peers,
                   struct errbuf *err);

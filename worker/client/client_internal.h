@@ -1,4 +1,5 @@
-/* The inside of a client: client.c (thread, events, calls) and exchange.c (pushes and pulls). */
+/* The inside of a client: client.c (thread, events, calls), exchange.c (pushes and pulls) and
+ * exchange_links.c (connections to the servers). */
 #ifndef SHOAL_CLIENT_INTERNAL_H
 #define SHOAL_CLIENT_INTERNAL_H
 
@@ -101,6 +102,12 @@ void client_fail_locked(struct client *client, int status, const char *text);
 void client_fail(struct client *client, int status, const char *text);
 /* exchange.c, on the loop thread: opens or closes links as asked, sends what may go. */
 void exchange_turn(struct client *client);
+uint64_t exchange_range_bytes(const struct client *client, int range);
+void exchange_fail(struct client *client, int status, const struct message *reply); /* as the reply says */
+/* exchange_links.c, on the loop thread. A server that is greeted has shared its memory or has not. */
+void exchange_open_links(struct client *client);
 void exchange_close_links(struct client *client);
+/* A server that the coordinator still hears, but this worker cannot reach, would be waited for without end. */
+void exchange_look_for_gone(struct client *client);
 
 #endif

@@ -9,7 +9,7 @@
 #include "worker/client/client_internal.h"
 
 /* Ranges up to SMALL_BYTES travel several in one message of at most GATHER_BYTES; larger ones alone and without a copy. */
-enum { SMALL_BYTES = 16 << 10, GATHER_BYTES = 256 << 10, RESEND_MS = 10000, CLIENT_TEXT = 320 };
+enum { SMALL_BYTES = 16 << 10, GATHER_BYTES = 256 << 10, RESEND_MS = 10000 };
 
 /* The ranges of one PUSH or PULL under way. */
 struct exchange_message {
@@ -19,7 +19,7 @@ struct exchange_message {
     int ranges[];
 };
 
-static uint64_t range_bytes(const struct client *client, int range)
+uint64_t exchange_range_bytes(const struct client *client, int range)
 {
     return (uint64_t)keymap_range_elements(&client->map->ranges[range]) * sizeof(float);
 }
@@ -63,13 +63,13 @@ static int gather_count(struct client *client, struct client_queue *queue, uint6
 {
     int range = queue->head;
     int count = 1;
-    *bytes = range_bytes(client, range);
+    *bytes = exchange_range_bytes(client, range);
     if (*bytes > SMALL_BYTES) {
         return 1;
     }
     int last = range;
     for (int next = *next_of(client, queue, range); next >= 0; next = *next_of(client, queue, next)) {
-        uint64_t more = range_bytes(client, next);
+        uint64_t more = exchange_range_bytes(client, next);
         const struct client_range *a = &client->ranges[last];
         const struct client_range *b = &client->ranges[next];
         int alike = queue->of_pulls ? a->pull_clock == b->pull_clock
@@ -116,14 +116,14 @@ static struct buf *push_payload(struct client *client, const struct exchange_mes
     struct buf *buf = buf_create(message->bytes);
     char *at = buf ? buf->data : NULL;
     for (int i = 0; buf && i < message->count; i++) {
-        size_t bytes = range_bytes(client, message->ranges[i]);
+        size_t bytes = exchange_range_bytes(client, message->ranges[i]);
         memcpy(at, client->ranges[message->ranges[i]].push_data, bytes);
         at += bytes;
     }
     return buf;
 }
 
-static void fail_from_reply(struct client *client, int status, const struct message *reply)
+void exchange_fail(struct client *client, int status, const struct message *reply)
 {
     const char *text = reply && reply->envelope && reply->envelope->text ? reply->envelope->text : "";
     client_fail(client, status, text[0] ? text : status_text(status));
@@ -137,7 +137,7 @@ static void on_pushed(void *context, int status, struct message *reply)
     server->in_flight -= message->bytes;
     /* STATUS_ABORTED: the step was taken back; the strategy pushes again when it hears the verdict. */
     if (status != 0 && status != STATUS_CLOSED && status != STATUS_ABORTED) {
-        fail_from_reply(client, status, reply);
+        exchange_fail(client, status, reply);
     }
     const struct client_range *first = &client->ranges[message->ranges[0]];
     trace_add(client->trace, TRACE_PUSH, 1, "push", (int64_t)first->push_clock, first->range->layer, first->push_ns,
@@ -241,7 +241,7 @@ static void values_in(struct client *client, const struct exchange_message *mess
     const char *at = reply->frames[0]->data;
     for (int i = 0; i < message->count; i++) {
         struct client_range *range = &client->ranges[message->ranges[i]];
-        size_t bytes = range_bytes(client, message->ranges[i]);
+        size_t bytes = exchange_range_bytes(client, message->ranges[i]);
         memcpy(range->pull_out, at, bytes);
         at += bytes;
     }
@@ -269,7 +269,7 @@ static void on_pulled(void *context, int status, struct message *reply)
         values_in(client, message, reply);
     } else if (status != STATUS_CLOSED && status != STATUS_ABORTED) {
         /* STATUS_ABORTED: the server has heard END first; the coordinator's own, which says why, ends the wait. */
-        fail_from_reply(client, status, reply);
+        exchange_fail(client, status, reply);
     }
     free(message);
 }
@@ -300,84 +300,7 @@ static void send_pulls(struct client_server *server)
     }
 }
 
-/* --- links ----------------------------------------------------------------------------------------------- */
-
-static void on_welcome(void *context, int status, struct message *reply)
-{
-    struct client_server *server = context;
-    struct client *client = server->client;
-    if (status == STATUS_CLOSED || status == STATUS_ABORTED) { /* aborted: END comes from the coordinator */
-        return;
-    }
-    if (status != 0) {
-        fail_from_reply(client, status, reply);
-        return;
-    }
-    server->credit = reply->envelope->credit;
-    pthread_mutex_lock(&client->lock);
-    client->greeted += !server->greeted;
-    server->greeted = 1;
-    pthread_cond_broadcast(&client->changed);
-    pthread_mutex_unlock(&client->lock);
-}
-
-static void on_link(void *context, int connected)
-{
-    struct client_server *server = context;
-    server->gone_ns = connected ? 0 : clock_now_ns();
-}
-
-/* A server that the coordinator still hears, but this worker cannot reach, would be waited for without end. */
-static void look_for_gone(struct client *client)
-{
-    char text[CLIENT_TEXT];
-    pthread_mutex_lock(&client->lock);
-    double limit_s = client->server_dead_s;
-    int failed = client->status != 0;
-    pthread_mutex_unlock(&client->lock);
-    for (int s = 0; s < client->servers_count && !failed; s++) {
-        int64_t gone_ns = client->servers[s].gone_ns;
-        double seconds = gone_ns ? (double)(clock_now_ns() - gone_ns) / 1e9 : 0;
-        if (seconds > limit_s) {
-            snprintf(text, sizeof(text), "server %d at %.200s cannot be reached for %.0f s", s, client->peers.addresses[s],
-                     seconds);
-            client_fail(client, STATUS_TIMEOUT, text);
-            failed = 1;
-        }
-    }
-}
-
-static void open_links(struct client *client)
-{
-    struct errbuf err;
-    errbuf_init(&err);
-    for (int s = 0; s < client->servers_count; s++) {
-        struct client_server *server = &client->servers[s];
-        struct net_curve curve = client->curve;
-        server->gone_ns = clock_now_ns();
-        if (client->has_curve && client->peers.keys) {
-            snprintf(curve.server_key, sizeof(curve.server_key), "%s", client->peers.keys[s]);
-        }
-        int status = net_link_open(&server->link, client->net, client->peers.addresses[s],
-                                   client->has_curve ? &curve : NULL, on_link, server, &err);
-        if (status != 0) {
-            client_fail(client, status, err.text);
-            return;
-        }
-        Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
-        envelope.type = SHOAL__TYPE__HELLO;
-        struct net_call call = {.envelope = &envelope, .resend_ms = 3000, .reply = on_welcome, .context = server};
-        net_request(server->link, &call);
-    }
-}
-
-void exchange_close_links(struct client *client)
-{
-    for (int s = 0; client->servers && s < client->servers_count; s++) {
-        net_link_close(client->servers[s].link);
-        client->servers[s].link = NULL;
-    }
-}
+/* --- attaching ---------------------------------------------------------------------------------------- */
 
 /* Follows attach_wanted; the caller of attach and detach waits for `attached` to become the same. */
 static void follow_attachment(struct client *client)
@@ -390,7 +313,7 @@ static void follow_attachment(struct client *client)
         return;
     }
     if (wanted) {
-        open_links(client);
+        exchange_open_links(client);
     } else {
         exchange_close_links(client);
     }
@@ -406,7 +329,7 @@ void exchange_turn(struct client *client)
     if (!client->attached || client->leaving) {
         return;
     }
-    look_for_gone(client);
+    exchange_look_for_gone(client);
     pthread_mutex_lock(&client->lock);
     for (int s = 0; s < client->servers_count; s++) {
         queue_append(client, &client->servers[s].pushes, &client->new_pushes[s]);

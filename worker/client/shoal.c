@@ -357,9 +357,10 @@ static int make_keys(struct shoal_client *c)
     return c->keys && c->zeros ? 0 : STATUS_NOMEM;
 }
 
-static int take_start(struct shoal_client *c, const Shoal__Start *start, int64_t message_bytes, struct errbuf *err)
+static int take_start(struct shoal_client *c, const Shoal__Start *start, const struct job *job, struct errbuf *err)
 {
     struct client_peers peers = {.addresses = start->servers, .count = (int)start->n_servers,
+                                 .transport = (enum client_transport)job->parallel.transport,
                                  .keys = start->n_server_keys == start->n_servers ? start->server_keys : NULL};
     if (make_keys(c) != 0) {
         return errbuf_set(err, STATUS_NOMEM, "out of memory for %d keys", c->table.tensor_count);
@@ -368,7 +369,7 @@ static int take_start(struct shoal_client *c, const Shoal__Start *start, int64_t
     c->resumed = start->snapshot_step > 0;
     c->values_given = c->resumed;
     /* Who owns what does not matter to a client: ranges are the same in every placement. */
-    struct keymap_layout layout = {.ranks = c->world, .servers = peers.count, .message_bytes = message_bytes,
+    struct keymap_layout layout = {.ranks = c->world, .servers = peers.count, .message_bytes = job->parallel.message_bytes,
                                    .placement = CANONICAL_PART};
     int status = keymap_init(&c->map, &c->table, &layout, err);
     return status == 0 ? client_attach(c->client, &c->map, &peers, err) : status;
@@ -395,7 +396,7 @@ static int start_job(struct shoal_client *c, const char *yaml, struct errbuf *er
         status = shoal_wait_event(c->client, SHOAL__TYPE__START, &c->start, err);
     }
     if (status == 0) {
-        status = take_start(c, c->start.envelope->start, job->parallel.message_bytes, err);
+        status = take_start(c, c->start.envelope->start, job, err);
     }
     job_destroy(job);
     return status;

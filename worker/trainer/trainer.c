@@ -129,6 +129,7 @@ static int take_start(struct trainer *trainer, const struct message *event, stru
     }
     if (status == 0) {
         struct client_peers peers = {.addresses = start->servers, .count = (int)start->n_servers,
+                                     .transport = (enum client_transport)trainer->job->parallel.transport,
                                      .keys = start->n_server_keys == start->n_servers ? start->server_keys : NULL};
         status = client_attach(trainer->client, &trainer->map, &peers, err);
     }

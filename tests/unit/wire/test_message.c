@@ -137,7 +137,7 @@ static void a_router_says_when_the_peer_is_unknown(void **state)
     (void)state;
     struct pair pair;
     pair_open(&pair);
-    struct message_identity nobody = {{'x'}, 1};
+    struct message_identity nobody = {.bytes = {'x'}, .count = 1};
     Shoal__Envelope ack = envelope_of(SHOAL__TYPE__ACK, SHOAL__ROLE__SERVER);
     struct buf *values = buf_create(100000);
     assert_int_equal(message_send(pair.router, &nobody, &ack, &values, 1), STATUS_UNKNOWN);
