@@ -124,7 +124,8 @@ int collective_exchange(struct collective *group, const struct collective_blobs 
 
 int collective_barrier(struct collective *group, struct errbuf *err)
 {
-    const struct collective_blobs nothing = {NULL, group->zeros, group->zeros};
+    uint8_t none = 0; /* copies of no bytes want an address too */
+    const struct collective_blobs nothing = {&none, group->zeros, group->zeros};
     return exchange_as(group, COLLECTIVE_FORM_BARRIER, group->ops->exchange, &nothing, err);
 }
 
@@ -333,11 +334,6 @@ int collective_told(struct collective *group, struct errbuf *err)
 enum collective_transport collective_transport_of(const struct collective *group)
 {
     return group->ops->transport;
-}
-
-int collective_status(const struct collective *group)
-{
-    return group->status;
 }
 
 int collective_rank(const struct collective *group)
