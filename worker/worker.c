@@ -72,7 +72,8 @@ int worker_run(struct role_host *host, const struct worker_options *options, str
         host->ready(host->context, "");
     }
     struct trainer_options trainer = {.host = host, .client = client, .account = &account, .log = &log,
-                                      .data_dir = options->data_dir, .threads = options->threads};
+                                      .data_dir = options->data_dir, .threads = options->threads,
+                                      .cluster = options->cluster, .advertise = options->advertise};
     status = serve_jobs(&trainer, options, &log, err);
     tell_failure(client, status, err);
     return status;

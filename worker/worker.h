@@ -10,6 +10,7 @@ struct errbuf;
 struct worker_options {
     const char *cluster;  /* the coordinator's endpoint */
     const char *data_dir; /* "": the job file's folder */
+    const char *advertise; /* where ring peers reach this worker; NULL: found out */
     int rank;             /* -1: any */
     int threads;          /* 0: job, or from the cores and the workers on this host */
     int once;

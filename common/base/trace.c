@@ -99,7 +99,7 @@ static void trace_print_text(FILE *file, const char *text, size_t bytes)
 
 static const char *trace_kind_name(int kind)
 {
-    static const char *const names[TRACE_KINDS] = {"compute", "push", "pull", "wait", "apply"};
+    static const char *const names[TRACE_KINDS] = {"compute", "push", "pull", "wait", "apply", "collective"};
     return kind < TRACE_KINDS ? names[kind] : "other";
 }
 

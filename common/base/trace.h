@@ -7,14 +7,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum trace_kind { TRACE_COMPUTE, TRACE_PUSH, TRACE_PULL, TRACE_WAIT, TRACE_APPLY, TRACE_KINDS };
+enum trace_kind { TRACE_COMPUTE, TRACE_PUSH, TRACE_PULL, TRACE_WAIT, TRACE_APPLY, TRACE_COLLECTIVE, TRACE_KINDS };
 
 struct trace_event {
     int64_t begin_ns, end_ns; /* clock_now_ns of the role's host */
     int32_t step;
     int16_t layer; /* -1: none */
     uint8_t kind;  /* enum trace_kind */
-    uint8_t lane;  /* 0 compute thread, 1 loop thread, 2.. pool threads */
+    uint8_t lane;  /* 0 compute thread, 1 loop or comm thread, 2.. pool threads */
     char name[24]; /* "forward", "backward", "push", "pull", … */
 };
 

@@ -37,3 +37,14 @@ void norm_stats_commit(const int64_t *features, int norms, const double *merged,
         running += 2 * f;
     }
 }
+
+void norm_stats_combine(int merge, double *into, const double *of_rank, int64_t count)
+{
+    int64_t features = (count - 1) / 2;
+    if (merge) {
+        norm_stats_merge(&features, 1, into, of_rank);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++)
+        into[i] += of_rank[i];
+}

@@ -217,7 +217,7 @@ static const struct option rows[] = {
          .only = "parallel.data=ps"),
     ENUM("parallel", "update", parallel.update, updates, "step",
          "step: all or nothing; eager: each part as soon as it is complete"),
-    INT("parallel", "bucket_bytes", parallel.bucket_bytes, 65536, 1073741824, "4194304",
+    INT("parallel", "bucket_bytes", parallel.bucket_bytes, 1, 1073741824, "4194304",
         "layers are exchanged together up to this", .unit = "bytes"),
     INT("parallel", "message_bytes", parallel.message_bytes, 65536, 67108864, "1048576",
         "largest payload of a message", .unit = "bytes", .multiple = 65536),

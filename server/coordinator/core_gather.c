@@ -64,13 +64,7 @@ static void combine(struct core_gather *gather, int workers)
     memset(result, 0, gather->result->bytes);
     for (int rank = 0; rank < workers; rank++) {
         memcpy(one, gather->vectors[rank]->data, gather->result->bytes);
-        if (gather->merge) {
-            int64_t features = (gather->count - 1) / 2;
-            norm_stats_merge(&features, 1, result, one);
-        } else {
-            for (int64_t i = 0; i < gather->count; i++)
-                result[i] = rank == 0 ? one[i] : result[i] + one[i];
-        }
+        norm_stats_combine(gather->merge, result, one, gather->count);
         buf_release(gather->vectors[rank]);
         gather->vectors[rank] = NULL;
     }

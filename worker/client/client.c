@@ -63,6 +63,14 @@ static void on_event(void *context, struct message *event)
     if (e->type == SHOAL__TYPE__JOB) {
         client->status = 0;
         client->stop_asked = 0;
+        client->last_asked = 0;
+    }
+    if (e->type == SHOAL__TYPE__LAST) {
+        client->last_asked = 1;
+        pthread_mutex_unlock(&client->lock);
+        message_close(&kept->message);
+        free(kept);
+        return;
     }
     if (e->type == SHOAL__TYPE__END && e->status != 0) {
         client_fail_locked(client, e->status == STATUS_STOPPED ? STATUS_STOPPED : STATUS_ABORTED, e->text);
@@ -83,11 +91,36 @@ static void on_lost(void *context, int status, const char *text)
     pthread_mutex_unlock(&client->lock);
 }
 
+static void free_posted(struct client_request *request)
+{
+    shoal__envelope__free_unpacked(request->envelope, NULL);
+    buf_release(request->frame);
+    free(request);
+}
+
+/* Under the lock. */
+static void end_posted(struct client_request *request, int status, const char *text)
+{
+    struct client *client = request->client;
+    client->posted = 0;
+    if (status != 0 && status != STATUS_CLOSED) {
+        client_fail_locked(client, status, text);
+    }
+    pthread_cond_broadcast(&client->changed);
+    free_posted(request);
+}
+
 static void on_reply(void *context, int status, struct message *reply)
 {
     struct client_request *request = context;
     struct client *client = request->client;
     pthread_mutex_lock(&client->lock);
+    if (request->posted) {
+        const char *text = reply && reply->envelope && reply->envelope->text ? reply->envelope->text : "";
+        end_posted(request, status, text[0] ? text : status_text(status));
+        pthread_mutex_unlock(&client->lock);
+        return;
+    }
     if (request->given_up) {
         pthread_mutex_unlock(&client->lock);
         free(request);
@@ -115,7 +148,12 @@ static void send_requests(struct client *client)
         client->requests = request->next;
         request->sent = 1;
         if (member_request(client->member, request->envelope, request->frames, request->frames_count, on_reply,
-                           request) == 0) {
+                           request) != 0) {
+            continue;
+        }
+        if (request->posted) {
+            end_posted(request, STATUS_NOMEM, "out of memory for a request");
+        } else {
             request->status = errbuf_set(&request->err, STATUS_NOMEM, "out of memory for a request");
             request->done = 1;
             pthread_cond_broadcast(&client->changed);
@@ -207,7 +245,7 @@ static int open_net(struct client *client, struct errbuf *err)
     struct net_self *self = net_self(client->net);
     self->role = SHOAL__ROLE__WORKER;
     self->rank = -1;
-    self->incarnation = host_incarnation();
+    self->incarnation = client->incarnation = host_incarnation();
     shoal__join__init(&client->join);
     host_id(client->host_id, sizeof(client->host_id));
     client->join.address = (char *)"";
@@ -298,6 +336,11 @@ void client_close(struct client *client, int status, const char *text)
     pthread_mutex_unlock(&client->lock);
     client_wake(client);
     pthread_join(client->thread, NULL);
+    while (client->requests) { /* only posted ones have nobody who waits */
+        struct client_request *request = client->requests;
+        client->requests = request->next;
+        free_posted(request);
+    }
     while (client->events) {
         struct client_event *event = client->events;
         client->events = event->next;
@@ -317,6 +360,11 @@ void client_cancel(struct client *client)
 int client_rank(const struct client *client)
 {
     return client->rank;
+}
+
+uint64_t client_incarnation(const struct client *client)
+{
+    return client->incarnation;
 }
 
 int64_t client_clock_offset_ns(struct client *client)
@@ -394,6 +442,17 @@ static void give_up(struct client *client, struct client_request *request)
     free(request);
 }
 
+/* Under the lock. In order: what is posted before a call comes first. */
+static void add_request(struct client *client, struct client_request *request)
+{
+    struct client_request **link = &client->requests;
+    while (*link) {
+        link = &(*link)->next;
+    }
+    *link = request;
+    client_wake(client);
+}
+
 int client_call(struct client *client, Shoal__Envelope *envelope, struct buf *const *frames, int frames_count,
                 struct message *reply, struct errbuf *err)
 {
@@ -405,9 +464,7 @@ int client_call(struct client *client, Shoal__Envelope *envelope, struct buf *co
                                        .frames_count = frames_count};
     errbuf_init(&request->err);
     pthread_mutex_lock(&client->lock);
-    request->next = client->requests;
-    client->requests = request;
-    client_wake(client);
+    add_request(client, request);
     while (!request->done && !client->loop_over && client->status == 0) {
         pthread_cond_wait(&client->changed, &client->lock);
     }
@@ -429,4 +486,78 @@ int client_call(struct client *client, Shoal__Envelope *envelope, struct buf *co
     }
     free(request);
     return status;
+}
+
+/* A copy that outlives the caller's: request numbers and the like are filled in at sending. */
+static Shoal__Envelope *copy_envelope(const Shoal__Envelope *envelope)
+{
+    size_t bytes = shoal__envelope__get_packed_size(envelope);
+    uint8_t *packed = malloc(bytes + 1);
+    if (!packed) {
+        return NULL;
+    }
+    shoal__envelope__pack(envelope, packed);
+    Shoal__Envelope *copy = shoal__envelope__unpack(NULL, bytes, packed);
+    free(packed);
+    return copy;
+}
+
+int client_post(struct client *client, Shoal__Envelope *envelope, struct buf *frame, struct errbuf *err)
+{
+    struct client_request *request = calloc(1, sizeof(*request));
+    Shoal__Envelope *copy = request ? copy_envelope(envelope) : NULL;
+    if (!copy) {
+        free(request);
+        return errbuf_set(err, STATUS_NOMEM, "out of memory");
+    }
+    *request = (struct client_request){.client = client, .envelope = copy, .posted = 1};
+    request->frame = frame ? buf_share(frame) : NULL;
+    request->frames = &request->frame;
+    request->frames_count = frame != NULL;
+    pthread_mutex_lock(&client->lock);
+    while (client->posted && !client->loop_over && client->status == 0) {
+        pthread_cond_wait(&client->changed, &client->lock);
+    }
+    int status = client->status ? client->status : client->loop_over ? STATUS_CLOSED : 0;
+    if (status != 0) {
+        errbuf_set(err, status, "%s", client->status ? client->why.text : "the client is closed");
+        free_posted(request);
+    } else {
+        client->posted = 1;
+        add_request(client, request);
+    }
+    pthread_mutex_unlock(&client->lock);
+    return status;
+}
+
+int client_status(struct client *client, struct errbuf *err)
+{
+    pthread_mutex_lock(&client->lock);
+    int status = client->status ? errbuf_set(err, client->status, "%s", client->why.text) : 0;
+    pthread_mutex_unlock(&client->lock);
+    return status;
+}
+
+int client_wait_failure(struct client *client, double seconds, struct errbuf *err)
+{
+    int64_t until_ns = clock_now_ns() + (int64_t)(seconds * 1e9);
+    pthread_mutex_lock(&client->lock);
+    while (client->status == 0 && !client->loop_over && clock_now_ns() < until_ns) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until); /* a tick's length: clocks that are set do no harm */
+        until.tv_nsec += TICK_MS * 1000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&client->changed, &client->lock, &until);
+    }
+    pthread_mutex_unlock(&client->lock);
+    return client_status(client, err);
+}
+
+int client_last_asked(struct client *client)
+{
+    pthread_mutex_lock(&client->lock);
+    int asked = client->last_asked;
+    pthread_mutex_unlock(&client->lock);
+    return asked;
 }

@@ -31,6 +31,7 @@ void client_close(struct client *client, int status, const char *text);
 /* Every wait, now or later, returns STATUS_CLOSED; for a client_close while other threads wait. */
 void client_cancel(struct client *client);
 int client_rank(const struct client *client);
+uint64_t client_incarnation(const struct client *client); /* this member's life */
 int64_t client_clock_offset_ns(struct client *client);
 /* From the job: how long the coordinator may be silent, and a server's connection be gone, before the job fails with
  * STATUS_TIMEOUT. */
@@ -44,6 +45,15 @@ int client_next_event(struct client *client, int idle, struct message *event, st
 /* A request to the coordinator and its reply (NULL: only its status). Blocks. */
 int client_call(struct client *client, Shoal__Envelope *envelope, struct buf *const *frames, int frames_count,
                 struct message *reply, struct errbuf *err);
+/* The same without waiting: the envelope is copied, the frame (NULL: none) shared. One may be under way: a second one waits for
+ * the first one's reply. A bad reply fails the job. */
+int client_post(struct client *client, Shoal__Envelope *envelope, struct buf *frame, struct errbuf *err);
+/* 0, or why the job has failed as far as this client knows. Any thread. */
+int client_status(struct client *client, struct errbuf *err);
+/* Waits until the job has failed as far as this client knows, at most `seconds`: 0, or why. */
+int client_wait_failure(struct client *client, double seconds, struct errbuf *err);
+/* 1 once the coordinator has asked for an end after the step at hand (LAST). */
+int client_last_asked(struct client *client);
 /* Says that this member wants the job to stop in order (signal). Asynchronous. */
 void client_ask_stop(struct client *client);
 

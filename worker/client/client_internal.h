@@ -19,6 +19,8 @@ struct client_request {
     struct message reply;
     struct errbuf err;
     int status, sent, done, given_up;
+    int posted; /* nobody waits for it; envelope and frame are its own */
+    struct buf *frame;
     struct client_request *next;
 };
 
@@ -73,9 +75,12 @@ struct client {
     struct errbuf why;
     int lost;           /* the coordinator is gone for good, or ends the cluster: no job will come */
     int joined, rank, closing, stop_asked, loop_over, woken;
+    int last_asked;
+    int posted;         /* a posted request has no reply yet */
     int leave_status;
     char leave_text[256];
     int64_t offset_ns;
+    uint64_t incarnation; /* constant */
     double dead_s, server_dead_s;
     const struct keymap *map;
     struct client_range *ranges;

@@ -336,6 +336,11 @@ enum collective_transport collective_transport_of(const struct collective *group
     return group->ops->transport;
 }
 
+int collective_status(const struct collective *group)
+{
+    return group->status;
+}
+
 int collective_rank(const struct collective *group)
 {
     return group->rank;

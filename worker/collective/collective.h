@@ -65,6 +65,7 @@ int collective_open(struct collective **group, const struct collective_options *
 void collective_close(struct collective *group); /* plans must be gone; takes NULL */
 /* Any thread: every operation, now or later, ends with this status and text. */
 void collective_cancel(struct collective *group, int status, const char *text);
+int collective_status(const struct collective *group); /* 0, or the failure that ended it; between operations */
 enum collective_transport collective_transport_of(const struct collective *group); /* TCP or SHM */
 int collective_rank(const struct collective *group);
 int collective_world(const struct collective *group);

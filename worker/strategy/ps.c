@@ -9,36 +9,32 @@
 #include "config/job.h"
 #include "owner/trust.h"
 #include "worker/client/client.h"
+#include "worker/strategy/bucket.h"
 #include "worker/strategy/owned.h"
 
 struct ps {
+    float *flat;    /* parameters, N */
     int64_t bucket; /* bytes of gradients that wait for their bucket to be full */
     double weight;  /* of this step's share, for pushing again */
     struct owned *owned; /* update_at: worker, else NULL */
     double *norms, *ratios; /* lamb: (runs, 2) and by tensor; else NULL */
 };
 
-static int layer_trainable(const struct param_table *table, int layer)
-{
-    const struct param_layer *l = &table->layers[layer];
-    for (int t = l->tensor_first; t < l->tensor_first + l->tensor_count; t++) {
-        if (!table->tensors[t].frozen && table->tensors[t].count > 0) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
 static int ps_allocate(struct strategy *s, struct errbuf *err)
 {
     const struct param_table *table = s->table;
-    s->w = account_alloc(s->account, ACCOUNT_PARAMETERS, (size_t)table->count * sizeof(float));
-    s->g = calloc((size_t)table->layer_count + 1, sizeof(*s->g));
-    if (!s->w || !s->g) {
+    struct ps *ps = s->own;
+    int status = strategy_alloc_layers(s, err);
+    if (status != 0) {
+        return status;
+    }
+    ps->flat = account_alloc(s->account, ACCOUNT_PARAMETERS, (size_t)table->count * sizeof(float));
+    if (!ps->flat) {
         return errbuf_set(err, STATUS_NOMEM, "out of memory for %lld parameters", (long long)table->count);
     }
     for (int layer = 0; layer < table->layer_count; layer++) {
-        if (layer_trainable(table, layer)) {
+        s->w[layer] = ps->flat + table->layers[layer].offset;
+        if (bucket_layer_trainable(table, layer)) {
             s->g[layer] = account_alloc(s->account, ACCOUNT_GRADIENTS, (size_t)table->layers[layer].count * sizeof(float));
             if (!s->g[layer]) {
                 return errbuf_set(err, STATUS_NOMEM, "out of memory for the gradients of layer %d", layer);
@@ -70,18 +66,21 @@ static void push_layer(struct strategy *s, int layer, enum client_push_kind kind
     }
 }
 
-static int agree_on_values(struct strategy *s, const float *init, struct errbuf *err)
+static int agree_on_values(struct strategy *s, const struct strategy_source *first, struct errbuf *err)
 {
-    if (init) {
-        memcpy(s->w, init, (size_t)s->table->count * sizeof(float));
-        for (int layer = 0; layer < s->table->layer_count; layer++) {
+    int status = 0;
+    for (int layer = 0; first && layer < s->table->layer_count && status == 0; layer++) {
+        status = first->layer(first->context, layer, s->w[layer], err);
+        if (status == 0) {
             push_layer(s, layer, CLIENT_INIT, 1);
         }
+    }
+    if (first) {
         client_flush(s->client);
-        int status = client_wait_pushes(s->client, err);
-        if (status != 0) {
-            return status;
-        }
+        status = status == 0 ? client_wait_pushes(s->client, err) : status;
+    }
+    if (status != 0) {
+        return status;
     }
     for (int layer = 0; layer < s->table->layer_count; layer++) {
         pull_layer(s, layer, (uint64_t)s->first_step - 1, 1, 0);
@@ -137,7 +136,7 @@ static int load_everything(struct strategy *s, struct errbuf *err)
     return status;
 }
 
-static int ps_start(struct strategy *s, const float *init, struct errbuf *err)
+static int ps_start(struct strategy *s, const struct strategy_source *first, struct errbuf *err)
 {
     struct ps *ps = calloc(1, sizeof(*ps));
     s->own = ps;
@@ -148,7 +147,7 @@ static int ps_start(struct strategy *s, const float *init, struct errbuf *err)
             return load_everything(s, err);
         }
     }
-    return status == 0 ? agree_on_values(s, init, err) : status;
+    return status == 0 ? agree_on_values(s, first, err) : status;
 }
 
 static int ps_step_begin(struct strategy *s, int64_t step)
@@ -158,15 +157,16 @@ static int ps_step_begin(struct strategy *s, int64_t step)
     return 0;
 }
 
-static int ps_layer_acquire(struct strategy *s, int layer, struct errbuf *err)
+static int ps_layer_acquire(struct strategy *s, int layer, enum strategy_pass pass, struct errbuf *err)
 {
-    return client_wait_layer(s->client, layer, err);
+    return pass == STRATEGY_BACKWARD ? 0 : client_wait_layer(s->client, layer, err);
 }
 
-static void ps_layer_release(struct strategy *s, int layer)
+static void ps_layer_release(struct strategy *s, int layer, enum strategy_pass pass)
 {
     (void)s;
     (void)layer;
+    (void)pass;
 }
 
 static int ps_grads_ready(struct strategy *s, int layer, double weight)
@@ -277,11 +277,11 @@ static void ps_books(const struct strategy *s, struct strategy_books *books)
     int64_t bytes = s->table->count * (int64_t)sizeof(float);
     int64_t trained = param_table_trainable(s->table) * (int64_t)sizeof(float);
     int resumed_here = ps->owned && s->snapshot_paths_count > 0;
-    *books = (struct strategy_books){.parameters = bytes, .push = s->steps_done * trained,
-                                     .pull = s->steps_done * trained + (resumed_here ? 0 : bytes),
+    *books = (struct strategy_books){.parameters = bytes, .sent = {.push = s->steps_done * trained},
+                                     .received = {.pull = s->steps_done * trained + (resumed_here ? 0 : bytes)},
                                      .init = s->rank == 0 && s->first_step == 1 ? bytes : 0};
     for (int layer = 0; layer < s->table->layer_count; layer++) {
-        if (layer_trainable(s->table, layer)) {
+        if (bucket_layer_trainable(s->table, layer)) {
             books->gradients += s->table->layers[layer].count * (int64_t)sizeof(float);
         }
     }
@@ -301,7 +301,8 @@ static void ps_close(struct strategy *s)
         account_free(s->account, ACCOUNT_GRADIENTS, s->g[layer],
                      s->g[layer] ? (size_t)s->table->layers[layer].count * sizeof(float) : 0);
     }
-    account_free(s->account, ACCOUNT_PARAMETERS, s->w, s->w ? (size_t)s->table->count * sizeof(float) : 0);
+    account_free(s->account, ACCOUNT_PARAMETERS, ps->flat, ps->flat ? (size_t)s->table->count * sizeof(float) : 0);
+    free(s->w);
     free(s->g);
     free(ps);
 }

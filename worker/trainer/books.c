@@ -2,23 +2,42 @@
 #include "base/errbuf.h"
 #include "base/host.h"
 #include "net/summary_wire.h"
+#include "worker/collective/collective.h"
 #include "worker/trainer/trainer_internal.h"
+
+static void add_payload(const struct trainer *trainer, const struct strategy_books *books,
+                        struct summary_wire *summary)
+{
+    if (trainer->group) {
+        struct collective_bytes sent;
+        struct collective_bytes received;
+        collective_sent(trainer->group, &sent);
+        collective_received(trainer->group, &received);
+        summary_wire_add(summary, SUMMARY_SENT, "reduce_scatter", sent.reduce_scatter, books->sent.reduce_scatter);
+        summary_wire_add(summary, SUMMARY_SENT, "all_gather", sent.all_gather, books->sent.all_gather);
+        summary_wire_add(summary, SUMMARY_RECEIVED, "reduce_scatter", received.reduce_scatter,
+                         books->received.reduce_scatter);
+        summary_wire_add(summary, SUMMARY_RECEIVED, "all_gather", received.all_gather, books->received.all_gather);
+        return;
+    }
+    struct client_bytes bytes;
+    client_bytes(trainer->client, &bytes);
+    summary_wire_add(summary, SUMMARY_SENT, "push", bytes.push, books->sent.push);
+    summary_wire_add(summary, SUMMARY_SENT, "init", bytes.init, books->init);
+    summary_wire_add(summary, SUMMARY_RECEIVED, "pull", bytes.pull, books->received.pull);
+}
 
 int trainer_summary(struct trainer *trainer, struct errbuf *err)
 {
     const struct account *account = trainer->options->account;
     struct strategy_books books;
-    struct client_bytes bytes;
     trainer->strategy.ops->books(&trainer->strategy, &books);
-    client_bytes(trainer->client, &bytes);
     struct summary_wire summary;
     summary_wire_init(&summary);
     summary_wire_add(&summary, SUMMARY_STATE, "parameters", account->bytes[ACCOUNT_PARAMETERS], books.parameters);
     summary_wire_add(&summary, SUMMARY_STATE, "gradients", account->bytes[ACCOUNT_GRADIENTS], books.gradients);
     summary_wire_add(&summary, SUMMARY_STATE, "optimizer", account->bytes[ACCOUNT_OPTIMIZER], books.optimizer);
-    summary_wire_add(&summary, SUMMARY_SENT, "push", bytes.push, books.push);
-    summary_wire_add(&summary, SUMMARY_SENT, "init", bytes.init, books.init);
-    summary_wire_add(&summary, SUMMARY_RECEIVED, "pull", bytes.pull, books.pull);
+    add_payload(trainer, &books, &summary);
     Shoal__Summary *message = &summary.message;
     message->buffer_bytes = account->peak[ACCOUNT_BUFFERS];
     message->activation_bytes = account->peak[ACCOUNT_ACTIVATIONS];

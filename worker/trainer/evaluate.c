@@ -13,10 +13,10 @@ static int forward(struct trainer *trainer, const struct model_batch *batch, str
     struct strategy *strategy = &trainer->strategy;
     int status = 0;
     for (int layer = 0; layer < model_layers(trainer->model) && status == 0; layer++) {
-        status = strategy->ops->layer_acquire(strategy, layer, err);
+        status = strategy->ops->layer_acquire(strategy, layer, STRATEGY_EVALUATE, err);
         if (status == 0) {
             status = model_forward(trainer->model, layer, strategy_layer_w(strategy, layer), batch, NULL, err);
-            strategy->ops->layer_release(strategy, layer);
+            strategy->ops->layer_release(strategy, layer, STRATEGY_EVALUATE);
         }
     }
     return status;
@@ -46,8 +46,8 @@ static int evaluate_block(struct trainer *trainer, const struct dataset *set, in
     return status;
 }
 
-int trainer_evaluate(struct trainer *trainer, const char *name, const struct dataset *set, int *stop,
-                     struct errbuf *err)
+static int evaluate_set(struct trainer *trainer, const char *name, const struct dataset *set, int *stop,
+                        struct errbuf *err)
 {
     int64_t begin_ns = clock_now_ns();
     int64_t blocks = (dataset_rows(set) + EVALUATE_ROWS - 1) / EVALUATE_ROWS;
@@ -78,10 +78,26 @@ int trainer_evaluate(struct trainer *trainer, const char *name, const struct dat
         status = client_call(trainer->client, &envelope, &rows, 1, &reply, err);
     }
     if (status == 0) {
-        *stop = *stop || (reply.envelope->evaluation && reply.envelope->evaluation->stop);
+        const Shoal__Evaluation *found = reply.envelope->evaluation;
+        *stop = *stop || (found && found->stop);
+        trainer->snapshot_asked |= found && found->snapshot;
         message_close(&reply);
     }
     buf_release(rows);
     trace_add(trainer->trace, TRACE_COMPUTE, 0, "evaluate", trainer->step, -1, begin_ns, clock_now_ns());
+    return status;
+}
+
+int trainer_evaluate_sets(struct trainer *trainer, int last, int *stop, struct errbuf *err)
+{
+    const struct dataset *validation = trainer->data.validation;
+    const struct dataset *test = trainer->data.test;
+    int status = 0;
+    if (validation) {
+        status = evaluate_set(trainer, "validation", validation, stop, err);
+    }
+    if (test && status == 0 && (!validation || last || *stop)) {
+        status = evaluate_set(trainer, "test", test, stop, err);
+    }
     return status;
 }

@@ -14,7 +14,7 @@ struct pass {
 static int pass_layer(void *context, int layer, const float **w, struct errbuf *err)
 {
     struct pass *pass = context;
-    int status = pass->strategy->ops->layer_acquire(pass->strategy, layer, err);
+    int status = pass->strategy->ops->layer_acquire(pass->strategy, layer, STRATEGY_EVALUATE, err);
     if (status == 0) {
         *w = strategy_layer_w(pass->strategy, layer);
         sha256_update(pass->hash, *w, (size_t)pass->strategy->table->layers[layer].count * sizeof(float));
@@ -25,7 +25,7 @@ static int pass_layer(void *context, int layer, const float **w, struct errbuf *
 static void pass_done(void *context, int layer)
 {
     struct pass *pass = context;
-    pass->strategy->ops->layer_release(pass->strategy, layer);
+    pass->strategy->ops->layer_release(pass->strategy, layer, STRATEGY_EVALUATE);
 }
 
 static int export_file(struct trainer *trainer, const struct model_values *values, struct errbuf *err)

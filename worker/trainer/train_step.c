@@ -14,10 +14,11 @@
 
 static const int64_t WAIT_SHOWN_NS = 20000; /* shorter waits would only fill the trace */
 
-static int acquire(struct trainer *trainer, int layer, struct train_sums *sums, struct errbuf *err)
+static int acquire(struct trainer *trainer, int layer, enum strategy_pass pass, struct train_sums *sums,
+                   struct errbuf *err)
 {
     int64_t begin = clock_now_ns();
-    int status = trainer->strategy.ops->layer_acquire(&trainer->strategy, layer, err);
+    int status = trainer->strategy.ops->layer_acquire(&trainer->strategy, layer, pass, err);
     int64_t end = clock_now_ns();
     sums->wait_s += (double)(end - begin) / 1e9;
     if (end - begin > WAIT_SHOWN_NS) {
@@ -42,7 +43,7 @@ static int forward(struct trainer *trainer, const struct model_batch *batch, str
 {
     int status = 0;
     for (int layer = 0; layer < model_layers(trainer->model) && status == 0; layer++) {
-        status = acquire(trainer, layer, sums, err);
+        status = acquire(trainer, layer, STRATEGY_FORWARD, sums, err);
         if (status != 0) {
             break;
         }
@@ -55,17 +56,22 @@ static int forward(struct trainer *trainer, const struct model_batch *batch, str
                                trainer->job->parallel.batch_norm_stats == JOB_BN_GLOBAL ? &trainer->reducer.reducer : NULL,
                                err);
         trace_add(trainer->trace, TRACE_COMPUTE, 0, "forward", trainer->step, layer, begin, clock_now_ns());
-        trainer->strategy.ops->layer_release(&trainer->strategy, layer);
+        trainer->strategy.ops->layer_release(&trainer->strategy, layer, STRATEGY_FORWARD);
     }
     return status;
 }
 
-static int backward(struct trainer *trainer, const struct model_batch *batch, int last, double weight,
+static int backward(struct trainer *trainer, const struct model_batch *batch, double weight, struct train_sums *sums,
                     struct errbuf *err)
 {
     struct strategy *strategy = &trainer->strategy;
+    int last = batch->micro == trainer->job->accumulate - 1;
     int status = 0;
     for (int layer = model_layers(trainer->model) - 1; layer >= 0 && status == 0; layer--) {
+        status = acquire(trainer, layer, STRATEGY_BACKWARD, sums, err);
+        if (status != 0) {
+            break;
+        }
         int64_t begin = clock_now_ns();
         status = model_backward(trainer->model, layer, strategy_layer_w(strategy, layer), strategy->g[layer],
                                 batch->micro > 0, batch,
@@ -76,7 +82,7 @@ static int backward(struct trainer *trainer, const struct model_batch *batch, in
         if (status == 0 && last) {
             status = strategy->ops->grads_ready(strategy, layer, weight);
         }
-        strategy->ops->layer_release(strategy, layer);
+        strategy->ops->layer_release(strategy, layer, STRATEGY_BACKWARD);
     }
     return status;
 }
@@ -126,7 +132,7 @@ static int micro_step(struct trainer *trainer, int micro, double scale, double w
     sums->counted += counted;
     sums->correct += correct;
     sums->samples += batch.rows;
-    status = backward(trainer, &batch, micro == accumulate - 1, weight, err);
+    status = backward(trainer, &batch, weight, sums, err);
     if (trainer->stats_count > 0) {
         model_stats_collect(trainer->model, trainer->stats + micro * trainer->stats_count);
     }
@@ -159,18 +165,39 @@ int train_step_compute(struct trainer *trainer, int64_t step, struct train_sums 
     return status;
 }
 
-int train_step_report(struct trainer *trainer, const struct train_sums *sums, struct errbuf *err)
+int train_step_decide(struct trainer *trainer, const struct ballot_share *mine, struct train_sums *sums,
+                      struct strategy_decision *decision, struct errbuf *err)
+{
+    int64_t begin = clock_now_ns();
+    int status = trainer->strategy.ops->decide(&trainer->strategy, mine, trainer->stats, decision, err);
+    sums->wait_s += (double)(clock_now_ns() - begin) / 1e9;
+    trace_add(trainer->trace, TRACE_WAIT, 0, "verdict", trainer->step, -1, begin, clock_now_ns());
+    return status;
+}
+
+static void fill_report(const struct trainer *trainer, const struct train_sums *sums, Shoal__Report *report)
+{
+    report->loss_sum = sums->loss_sum;
+    report->counted = sums->counted;
+    report->correct = sums->correct;
+    report->samples = sums->samples;
+    report->compute_s = sums->compute_s;
+    report->wait_s = sums->wait_s;
+    report->micro_batches = (uint32_t)trainer->job->accumulate;
+    report->digest.data = (uint8_t *)sums->digest;
+    report->digest.len = sums->has_digest ? DIGEST_BYTES : 0;
+}
+
+int train_step_report(struct trainer *trainer, const struct train_sums *sums, struct strategy_decision *decision,
+                      struct errbuf *err)
 {
     Shoal__Report report = SHOAL__REPORT__INIT;
-    report.loss_sum = sums->loss_sum;
-    report.counted = sums->counted;
-    report.correct = sums->correct;
-    report.samples = sums->samples;
-    report.compute_s = sums->compute_s;
-    report.wait_s = sums->wait_s;
-    report.micro_batches = (uint32_t)trainer->job->accumulate;
-    report.digest.data = (uint8_t *)sums->digest;
-    report.digest.len = sums->has_digest ? DIGEST_BYTES : 0;
+    fill_report(trainer, sums, &report);
+    if (decision) {
+        report.verdict = &decision->verdict;
+        report.grad_norm = decision->grad_norm;
+        report.nonfinite_run = decision->nonfinite_run;
+    }
     Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
     envelope.type = SHOAL__TYPE__REPORT;
     envelope.clock = (uint64_t)trainer->step;
@@ -179,15 +206,19 @@ int train_step_report(struct trainer *trainer, const struct train_sums *sums, st
     envelope.report = &report;
     size_t bytes = (size_t)(trainer->stats_count * trainer->job->accumulate) * sizeof(double);
     struct buf *frame = bytes ? buf_create(bytes) : NULL;
+    if (bytes && !frame) {
+        return errbuf_set(err, STATUS_NOMEM, "out of memory for a report");
+    }
     if (frame) {
         memcpy(frame->data, trainer->stats, bytes);
     }
-    int status = client_call(trainer->client, &envelope, &frame, frame ? 1 : 0, NULL, err);
+    int status = decision ? client_post(trainer->client, &envelope, frame, err)
+                          : client_call(trainer->client, &envelope, &frame, frame ? 1 : 0, NULL, err);
     buf_release(frame);
     return status;
 }
 
-/* SNAPSHOT reaches a worker only where workers own state (update_at: worker, rank 0). */
+/* SNAPSHOT reaches a worker only where workers own state. */
 static int serve_snapshot(struct trainer *trainer, const Shoal__Snapshot *snapshot, struct errbuf *err)
 {
     char path[4096];
@@ -195,7 +226,10 @@ static int serve_snapshot(struct trainer *trainer, const Shoal__Snapshot *snapsh
     struct errbuf why;
     errbuf_init(&why);
     Shoal__SnapshotFile file = SHOAL__SNAPSHOT_FILE__INIT;
-    file.name = (char *)"worker-0.safetensors";
+    char name[40];
+    snprintf(name, sizeof(name), "worker-%d.safetensors", trainer->rank);
+    file.name = name;
+    file.owner = (uint32_t)trainer->rank;
     file.sha256 = sha256;
     file.holder = (char *)"";
     snprintf(path, sizeof(path), "%s/%s", snapshot->folder, file.name);
@@ -217,7 +251,7 @@ static int serve_snapshot(struct trainer *trainer, const Shoal__Snapshot *snapsh
     return client_call(trainer->client, &envelope, NULL, 0, NULL, err);
 }
 
-static void look_for_stop(struct trainer *trainer)
+void trainer_look_for_stop(struct trainer *trainer)
 {
     if (trainer->options->host->stop && !trainer->stop_asked) {
         trainer->stop_asked = 1;
@@ -228,7 +262,7 @@ static void look_for_stop(struct trainer *trainer)
 int trainer_wait_event(struct trainer *trainer, Shoal__Type type, struct message *event, struct errbuf *err)
 {
     for (;;) {
-        look_for_stop(trainer);
+        trainer_look_for_stop(trainer);
         int status = client_next_event(trainer->client, 0, event, err);
         if (status != 0) {
             return status;
@@ -236,6 +270,9 @@ int trainer_wait_event(struct trainer *trainer, Shoal__Type type, struct message
         const Shoal__Envelope *e = event->envelope;
         if (e->type == SHOAL__TYPE__SNAPSHOT) {
             status = serve_snapshot(trainer, e->snapshot, err);
+            if (type == SHOAL__TYPE__SNAPSHOT) {
+                return status; /* the caller closes it */
+            }
         } else if (e->type == SHOAL__TYPE__END && e->status != 0) {
             status = errbuf_set(err, e->status == STATUS_STOPPED ? STATUS_STOPPED : STATUS_ABORTED, "%s", e->text);
         } else if (e->type == type) {
@@ -246,6 +283,21 @@ int trainer_wait_event(struct trainer *trainer, Shoal__Type type, struct message
         }
         message_close(event);
         if (status != 0) {
+            return status;
+        }
+    }
+}
+
+int trainer_wait_snapshot(struct trainer *trainer, uint64_t step, struct errbuf *err)
+{
+    int64_t begin = clock_now_ns();
+    for (;;) {
+        struct message event = {0};
+        int status = trainer_wait_event(trainer, SHOAL__TYPE__SNAPSHOT, &event, err);
+        int this_one = status == 0 && event.envelope->snapshot->step == step;
+        message_close(&event);
+        if (status != 0 || this_one) {
+            trace_add(trainer->trace, TRACE_WAIT, 0, "snapshot", trainer->step, -1, begin, clock_now_ns());
             return status;
         }
     }

@@ -11,9 +11,10 @@
 #include "base/status.h"
 #include "base/trace.h"
 #include "net/table_wire.h"
+#include "worker/collective/collective.h"
 #include "worker/trainer/trainer_internal.h"
 
-enum { TRACE_EVENTS = 1 << 17, TEXT_MAX = 512 };
+enum { TRACE_EVENTS = 1 << 17, TEXT_MAX = 512, HOST_MAX = 128 };
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {
@@ -82,6 +83,12 @@ static int send_register(struct trainer *trainer, struct errbuf *err)
     body.n_norm_features = (size_t)model_norms(trainer->model, &features);
     body.norm_features = (int64_t *)features;
     body.prescaled = 1;
+    Shoal__Peer peer = SHOAL__PEER__INIT;
+    char host[HOST_MAX];
+    if (trainer->port) {
+        trainer_ring_describe(trainer, &peer, host, sizeof(host));
+        body.peer = &peer;
+    }
     Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
     envelope.type = SHOAL__TYPE__REGISTER;
     envelope.body_case = SHOAL__ENVELOPE__BODY_REGISTER_;
@@ -91,18 +98,34 @@ static int send_register(struct trainer *trainer, struct errbuf *err)
     return status;
 }
 
-/* This rank's first values, flat and owned: from the seed, or from a file. */
-static float *first_values(struct trainer *trainer, struct errbuf *err, int *status)
+static int value_of_layer(void *context, int layer, float *w, struct errbuf *err)
 {
-    float *w = malloc((size_t)trainer->table.count * sizeof(float) + 1);
-    *status = w ? 0 : errbuf_set(err, STATUS_NOMEM, "out of memory for the first values");
-    for (int layer = 0; w && layer < trainer->table.layer_count; layer++) {
-        model_init_layer(trainer->model, layer, w + trainer->table.layers[layer].offset);
+    struct trainer *trainer = context;
+    (void)err;
+    if (trainer->import) {
+        model_import_layer(trainer->import, layer, w);
+    } else {
+        model_init_layer(trainer->model, layer, w);
     }
-    if (w && trainer->begin->init_path[0]) {
-        *status = model_import(trainer->model, trainer->begin->init_path, w, err);
+    return 0;
+}
+
+/* Rank 0's first values, layer by layer: from the seed, or from a file. */
+static int start_strategy(struct trainer *trainer, int resumed, struct errbuf *err)
+{
+    const char *path = trainer->begin->init_path;
+    struct strategy_source first = {value_of_layer, trainer};
+    int gives = trainer->rank == 0 && !resumed;
+    int status = gives && path[0] ? model_import_open(&trainer->import, trainer->model, path, err) : 0;
+    if (trainer->import) {
+        model_import_buffers(trainer->import);
     }
-    return w;
+    if (status == 0) {
+        status = trainer->strategy.ops->start(&trainer->strategy, gives ? &first : NULL, err);
+    }
+    model_import_close(trainer->import);
+    trainer->import = NULL;
+    return status;
 }
 
 static int list_snapshot(struct trainer *trainer, const Shoal__Start *start)
@@ -117,21 +140,50 @@ static int list_snapshot(struct trainer *trainer, const Shoal__Start *start)
     return trainer->snapshot_paths && trainer->snapshot_paths_count == (int)start->n_files ? 0 : STATUS_NOMEM;
 }
 
+static int open_peers(struct trainer *trainer, const struct message *event, struct errbuf *err)
+{
+    const Shoal__Start *start = event->envelope->start;
+    if (trainer_is_ring(trainer)) {
+        return trainer_ring_open(trainer, start, event->envelope->job, event->envelope->cluster_epoch, err);
+    }
+    struct client_peers peers = {.addresses = start->servers, .count = (int)start->n_servers,
+                                 .transport = (enum client_transport)trainer->job->parallel.transport,
+                                 .keys = start->n_server_keys == start->n_servers ? start->server_keys : NULL};
+    return client_attach(trainer->client, &trainer->map, &peers, err);
+}
+
+static int take_layout(struct trainer *trainer, const Shoal__Start *start, struct errbuf *err)
+{
+    struct keymap_layout layout = {.ranks = trainer->world,
+                                   .servers = trainer_is_ring(trainer) ? 1 : (int)start->n_servers,
+                                   .message_bytes = trainer->job->parallel.message_bytes,
+                                   .placement = (int)trainer->job->parallel.placement};
+    int status = table_wire_unpack(&trainer->table, start->table, err);
+    return status == 0 ? keymap_init(&trainer->map, &trainer->table, &layout, err) : status;
+}
+
+static void make_strategy(struct trainer *trainer, const Shoal__Envelope *envelope)
+{
+    const Shoal__Start *start = envelope->start;
+    trainer->first_step = (int64_t)start->first_step;
+    trainer->strategy = (struct strategy){
+        .ops = strategy_at((int)trainer->job->parallel.data), .job = trainer->job, .table = &trainer->table,
+        .map = &trainer->map, .client = trainer->client, .group = trainer->group,
+        .account = trainer->options->account, .pool = trainer->pool, .trace = trainer->trace,
+        .rank = trainer->rank, .world = trainer->world, .cluster_epoch = envelope->cluster_epoch,
+        .first_step = trainer->first_step, .applied = (int64_t)start->applied,
+        .total_steps = start->total_steps > 0 ? (int64_t)start->total_steps : trainer->total_steps,
+        .next_lr = start->next_lr, .statistics = trainer->stats_count * trainer->job->accumulate,
+        .snapshot_paths = (const char *const *)trainer->snapshot_paths,
+        .snapshot_paths_count = trainer->snapshot_paths_count};
+}
+
 static int take_start(struct trainer *trainer, const struct message *event, struct errbuf *err)
 {
     const Shoal__Start *start = event->envelope->start;
-    int status = table_wire_unpack(&trainer->table, start->table, err);
+    int status = take_layout(trainer, start, err);
     if (status == 0) {
-        struct keymap_layout layout = {.ranks = trainer->world, .servers = (int)start->n_servers,
-                                       .message_bytes = trainer->job->parallel.message_bytes,
-                                       .placement = trainer->job->parallel.placement};
-        status = keymap_init(&trainer->map, &trainer->table, &layout, err);
-    }
-    if (status == 0) {
-        struct client_peers peers = {.addresses = start->servers, .count = (int)start->n_servers,
-                                     .transport = (enum client_transport)trainer->job->parallel.transport,
-                                     .keys = start->n_server_keys == start->n_servers ? start->server_keys : NULL};
-        status = client_attach(trainer->client, &trainer->map, &peers, err);
+        status = open_peers(trainer, event, err);
     }
     if (status == 0 && start->snapshot_step > 0) {
         status = list_snapshot(trainer, start);
@@ -142,51 +194,22 @@ static int take_start(struct trainer *trainer, const struct message *event, stru
     if (status != 0) {
         return status;
     }
-    trainer->first_step = (int64_t)start->first_step;
-    trainer->strategy = (struct strategy){
-        .ops = strategy_at((int)trainer->job->parallel.data), .job = trainer->job, .table = &trainer->table,
-        .map = &trainer->map, .client = trainer->client, .account = trainer->options->account,
-        .pool = trainer->pool, .rank = trainer->rank, .world = trainer->world,
-        .first_step = trainer->first_step, .applied = (int64_t)start->applied,
-        .snapshot_paths = (const char *const *)trainer->snapshot_paths,
-        .snapshot_paths_count = trainer->snapshot_paths_count};
-    if (!trainer->strategy.ops) {
-        return errbuf_set(err, STATUS_INVALID, "parallel.data: this worker knows no such mode");
-    }
-    float *first = NULL;
-    if (trainer->rank == 0 && start->snapshot_step == 0) {
-        first = first_values(trainer, err, &status);
-    }
-    if (status == 0) {
-        status = trainer->strategy.ops->start(&trainer->strategy, first, err);
-    }
-    free(first);
-    return status;
+    make_strategy(trainer, event->envelope);
+    return start_strategy(trainer, start->snapshot_step > 0, err);
 }
 
 /* --- training ------------------------------------------------------------------------------------------ */
 
-static int evaluate_sets(struct trainer *trainer, int last, int *stop, struct errbuf *err)
-{
-    const struct dataset *validation = trainer->data.validation;
-    const struct dataset *test = trainer->data.test;
-    int status = 0;
-    if (validation) {
-        status = trainer_evaluate(trainer, "validation", validation, stop, err);
-    }
-    if (test && status == 0 && (!validation || last || *stop)) {
-        status = trainer_evaluate(trainer, "test", test, stop, err);
-    }
-    return status;
-}
-
 static int one_step(struct trainer *trainer, int64_t step, int *over, struct errbuf *err)
 {
+    if (trainer->strategy.ops->decide) {
+        return trainer_ring_step(trainer, step, over, err);
+    }
     struct train_sums sums;
     struct message verdict = {0};
     int status = train_step_compute(trainer, step, &sums, err);
     if (status == 0) {
-        status = train_step_report(trainer, &sums, err);
+        status = train_step_report(trainer, &sums, NULL, err);
     }
     trainer->compute_s += sums.compute_s;
     trainer->wait_s += sums.wait_s;
@@ -205,7 +228,7 @@ static int one_step(struct trainer *trainer, int64_t step, int *over, struct err
         }
         *over = v->last;
         if (status == 0 && decided && v->evaluate) {
-            status = evaluate_sets(trainer, v->last, over, err);
+            status = trainer_evaluate_sets(trainer, v->last, over, err);
         }
         message_close(&verdict);
     }
@@ -232,6 +255,10 @@ static int finish(struct trainer *trainer, struct errbuf *err)
 static int reduce_statistics(struct model_reducer *self, int merge, double *values, int64_t count, struct errbuf *err)
 {
     struct trainer_reducer *reducer = (struct trainer_reducer *)self;
+    struct strategy *strategy = reducer->strategy;
+    if (strategy->ops->reduce) {
+        return strategy->ops->reduce(strategy, merge, values, count, err);
+    }
     size_t bytes = (size_t)count * sizeof(double);
     struct buf *frame = buf_create(bytes);
     if (!frame) {
@@ -266,6 +293,8 @@ static void trainer_close(struct trainer *trainer)
     if (trainer->strategy.ops) {
         trainer->strategy.ops->close(&trainer->strategy);
     }
+    collective_close(trainer->group);
+    collective_port_close(trainer->port);
     size_t rows = (size_t)trainer->rows_max;
     account_free(trainer->options->account, ACCOUNT_DATA, trainer->x,
                  trainer->x ? rows * (size_t)trainer->features * sizeof(float) : 0);
@@ -324,6 +353,9 @@ static int trainer_steps(struct trainer *trainer, struct errbuf *err)
     if (status == 0) {
         status = make_model(trainer, err);
     }
+    if (status == 0 && trainer_is_ring(trainer)) {
+        status = trainer_ring_listen(trainer, err);
+    }
     if (status == 0) {
         status = send_register(trainer, err);
     }
@@ -350,7 +382,13 @@ int trainer_run(const struct trainer_options *options, const struct message *job
     struct job_source source = {.text = trainer.begin->yaml, .text_name = "job"};
     trainer.rank = client_rank(options->client);
     trainer.world = (int)trainer.begin->workers;
-    trainer.reducer = (struct trainer_reducer){.reducer = {reduce_statistics}, .client = options->client};
+    for (size_t k = 0; k < trainer.begin->n_worker_incarnations; k++) {
+        if (trainer.begin->worker_incarnations[k] == client_incarnation(options->client)) {
+            trainer.rank = (int)k; /* ranks close up when an elastic job loses one */
+        }
+    }
+    trainer.reducer = (struct trainer_reducer){.reducer = {reduce_statistics}, .client = options->client,
+                                               .strategy = &trainer.strategy};
     param_table_init(&trainer.table);
     account_forget_peaks(options->account);
     int status = job_load(&trainer.job, &source, err);

@@ -17,6 +17,8 @@ struct trainer_options {
     struct account *account;
     const struct log *log;
     const char *data_dir;
+    const char *cluster;   /* the coordinator's endpoint */
+    const char *advertise; /* where ring peers reach this worker; NULL: found out */
     int threads; /* 0: parallel.threads, or this host's cores shared by its workers */
 };
 /* job: the JOB event. 0 after an END without error; the END's status, or why this rank failed (the caller leaves with

@@ -13,10 +13,11 @@
 enum { EVALUATE_ROWS = 256 }; /* samples a block of an evaluation, whatever the number of workers */
 enum { DIGEST_BYTES = 32 };   /* SHA-256 of all parameters */
 
-/* Reduces BatchNorm statistics over the ranks through the coordinator. */
+/* Reduces BatchNorm statistics over the ranks: by the strategy, or through the coordinator. */
 struct trainer_reducer {
     struct model_reducer reducer; /* first member */
     struct client *client;
+    struct strategy *strategy;
     uint64_t step;
     uint32_t sequence;
 };
@@ -32,6 +33,9 @@ struct trainer {
     struct keymap map;
     struct sampler *sampler;
     struct strategy strategy;
+    struct collective_port *port; /* rings: where peers reach this rank, and the group */
+    struct collective *group;
+    struct model_import *import;  /* while first values come from a file */
     struct trace *trace;
     struct pool *pool;
     struct trainer_reducer reducer;
@@ -47,6 +51,7 @@ struct trainer {
     char export_sha256[65];
     uint8_t digest[DIGEST_BYTES]; /* of the last parameters */
     int stop_asked;
+    int snapshot_asked; /* by the last evaluation */
     char **snapshot_paths;
     int snapshot_paths_count;
 };
@@ -62,17 +67,34 @@ struct train_sums {
 
 /* train_step.c: forward, backward and exchange of one step up to its report; then the verdict. */
 int train_step_compute(struct trainer *trainer, int64_t step, struct train_sums *sums, struct errbuf *err);
-int train_step_report(struct trainer *trainer, const struct train_sums *sums, struct errbuf *err);
+/* decision NULL: the coordinator decides, and answers before this returns; else it is told in passing. */
+int train_step_report(struct trainer *trainer, const struct train_sums *sums, struct strategy_decision *decision,
+                      struct errbuf *err);
+int train_step_decide(struct trainer *trainer, const struct ballot_share *mine, struct train_sums *sums,
+                      struct strategy_decision *decision, struct errbuf *err);
 /* Waits for the verdict of the step at hand; *verdict is taken by the caller. Serves snapshots meanwhile. */
 int train_step_verdict(struct trainer *trainer, struct message *verdict, struct errbuf *err);
 /* The next event of `type`, taken by the caller; an END with a status ends the wait with it. */
 int trainer_wait_event(struct trainer *trainer, Shoal__Type type, struct message *event, struct errbuf *err);
+/* Waits for SNAPSHOT of this step and serves it. */
+int trainer_wait_snapshot(struct trainer *trainer, uint64_t step, struct errbuf *err);
+void trainer_look_for_stop(struct trainer *trainer); /* a signal: tells the coordinator, once */
 /* Takes the running statistics that a START or VERDICT carries. */
 int train_step_statistics(struct trainer *trainer, const struct message *event, uint64_t applied, struct errbuf *err);
 
-/* evaluate.c: this rank's blocks of a set; *stop is set when the coordinator says that training ends here. */
-int trainer_evaluate(struct trainer *trainer, const char *name, const struct dataset *set, int *stop,
-                     struct errbuf *err);
+/* evaluate.c: this rank's blocks of the job's sets; *stop is set when the coordinator says that training ends here. */
+int trainer_evaluate_sets(struct trainer *trainer, int last, int *stop, struct errbuf *err);
+
+/* ring.c: what is different where the ranks decide among themselves */
+static inline int trainer_is_ring(const struct trainer *trainer)
+{
+    return job_is_ring(trainer->job->parallel.data);
+}
+int trainer_ring_listen(struct trainer *trainer, struct errbuf *err);
+void trainer_ring_describe(const struct trainer *trainer, Shoal__Peer *peer, char *host, size_t host_bytes);
+int trainer_ring_open(struct trainer *trainer, const Shoal__Start *start, uint64_t job, uint64_t cluster_epoch,
+                      struct errbuf *err);
+int trainer_ring_step(struct trainer *trainer, int64_t step, int *over, struct errbuf *err);
 
 /* export.c: every rank passes over the layers once; rank 0 writes or hashes what would be exported, each fills digest. */
 int trainer_export(struct trainer *trainer, struct errbuf *err);

@@ -1,0 +1,30 @@
+#include "worker/strategy/zero1.h"
+
+#include "worker/strategy/peer.h"
+
+static int zero1_start(struct strategy *s, const struct strategy_source *first, struct errbuf *err)
+{
+    int status = peer_open(s, s->rank, err);
+    status = status == 0 ? peer_values_whole(peer_of(s), err) : status;
+    status = status == 0 ? peer_grads_whole(peer_of(s), err) : status;
+    status = status == 0 ? peer_plan(peer_of(s), peer_reduce, err) : status;
+    return status == 0 ? peer_first_values(peer_of(s), first, err) : status;
+}
+
+const struct strategy_ops strategy_zero1 = {
+    .name = "zero1",
+    .help = "as ddp, but each worker holds the optimizer state of its parts only",
+    .start = zero1_start,
+    .step_begin = peer_step_begin,
+    .layer_acquire = peer_acquire_whole,
+    .layer_release = peer_release,
+    .grads_ready = peer_grads_ready,
+    .step_sent = peer_step_sent,
+    .decide = peer_decide,
+    .step_finish = peer_finish_parts,
+    .reduce = peer_combine,
+    .settle = peer_settle,
+    .save = peer_save,
+    .books = peer_books,
+    .close = peer_close,
+};
