@@ -52,13 +52,30 @@ static void say_plain(struct coordinator_core *core, const struct core_member *m
         say_bytes(core, member, "", &item);
 }
 
+/* Buffers come and go: what is stated is a cap. */
+static int say_buffers(struct coordinator_core *core, const struct core_member *member)
+{
+    const Shoal__Summary *summary = member->summary;
+    char most[40], held[40];
+    if (summary->buffer_bytes_max <= 0) {
+        say_plain(core, member, "buffers", summary->buffer_bytes);
+        return 0;
+    }
+    grouped(summary->buffer_bytes, held);
+    grouped(summary->buffer_bytes_max, most);
+    int above = summary->buffer_bytes > summary->buffer_bytes_max;
+    core_say(core, "  %s %-3d %-22s %18s %18s at most%s", core_kind_name(member->kind), member->rank, "buffers", held,
+             most, above ? "  <- above" : "");
+    return above;
+}
+
 static int say_memory(struct coordinator_core *core, const struct core_member *member)
 {
     const Shoal__Summary *summary = member->summary;
     int differs = 0;
     for (size_t i = 0; i < summary->n_state; i++)
         differs += say_bytes(core, member, "", summary->state[i]);
-    say_plain(core, member, "buffers", summary->buffer_bytes);
+    differs += say_buffers(core, member);
     say_plain(core, member, "activations", summary->activation_bytes);
     say_plain(core, member, "data", summary->data_bytes);
     say_plain(core, member, "peak resident", summary->peak_rss_bytes);
@@ -160,6 +177,8 @@ static json_t *rank_json(const struct core_member *member)
     json_object_set_new(rank, "rank", json_integer(member->rank));
     json_object_set_new(rank, "model_state_bytes", bytes_json(summary->state, summary->n_state, state));
     json_object_set_new(rank, "buffer_bytes", json_integer(summary->buffer_bytes));
+    if (summary->buffer_bytes_max > 0)
+        json_object_set_new(rank, "buffer_bytes_max", json_integer(summary->buffer_bytes_max));
     json_object_set_new(rank, "activation_bytes", json_integer(summary->activation_bytes));
     json_object_set_new(rank, "data_bytes", json_integer(summary->data_bytes));
     json_object_set_new(rank, "peak_rss_bytes", json_integer(summary->peak_rss_bytes));

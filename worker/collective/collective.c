@@ -336,6 +336,12 @@ enum collective_transport collective_transport_of(const struct collective *group
     return group->ops->transport;
 }
 
+int64_t collective_buffers_max(const struct collective *group)
+{
+    int64_t ring = group->ring ? collective_ring.buffers_max(group) : 0;
+    return ring + (group->ops != &collective_ring ? group->ops->buffers_max(group) : 0);
+}
+
 int collective_status(const struct collective *group)
 {
     return group->status;

@@ -106,6 +106,7 @@ struct collective_ops {
                           struct errbuf *err);
     int (*all_gather)(struct collective_plan *plan, struct errbuf *err);
     int (*all_reduce)(struct collective_plan *plan, struct errbuf *err); /* NULL: one after the other */
+    int64_t (*buffers_max)(const struct collective *group); /* of the row alone */
     /* group->call.form says what for; all[offsets[k]..] */
     int (*exchange)(struct collective *group, const struct collective_blobs *blobs, struct errbuf *err);
 };

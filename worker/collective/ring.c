@@ -331,6 +331,14 @@ int ring_exchange(struct collective *group, const struct collective_blobs *blobs
     return run_to_end(group, &task, 1, err);
 }
 
+/* As many arrivals as a pass may hold and the one at hand, each a segment or a blob. */
+static int64_t ring_buffers_max(const struct collective *group)
+{
+    size_t largest = COLLECTIVE_SEGMENT_MAX * sizeof(float);
+    largest = group->blob_bytes_max > largest ? group->blob_bytes_max : largest;
+    return ((int64_t)group->ring->held_room + 1) * (int64_t)largest;
+}
+
 static void *ring_alloc(struct collective *group, enum account_kind kind, size_t bytes)
 {
     return account_alloc(group->account, kind, bytes);
@@ -356,6 +364,7 @@ const struct collective_ops collective_ring = {
     .reduce_scatter = reduce_scatter,
     .all_gather = all_gather,
     .all_reduce = all_reduce,
+    .buffers_max = ring_buffers_max,
     .exchange = ring_exchange,
 };
 

@@ -299,5 +299,6 @@ const struct collective_ops collective_shared = {
     .reduce_scatter = shared_reduce_scatter,
     .all_gather = shared_all_gather,
     .all_reduce = shared_all_reduce,
+    .buffers_max = shared_buffers_max,
     .exchange = shared_exchange,
 };

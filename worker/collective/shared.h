@@ -94,6 +94,7 @@ struct shared {
     struct { int64_t sent, received; } apart; /* of took[..][SHARED_CONTROL], what is in the books already */
     struct shared_block *blocks;
     uint64_t blocks_made;
+    size_t plan_bytes_max; /* of what ranks told each other of one plan */
 };
 
 /* A place in the pieces of one owner. */
@@ -134,6 +135,7 @@ int shared_has(const struct shared *row, int peer, int index, int64_t count); /*
 
 int shared_open(struct collective *group, struct errbuf *err);
 void shared_close(struct collective *group);
+int64_t shared_buffers_max(const struct collective *group);
 void *shared_alloc(struct collective *group, enum account_kind kind, size_t bytes);
 void shared_free(struct collective *group, enum account_kind kind, void *memory, size_t bytes);
 /* Where `bytes` at `memory` lie: the block's number and the offset in it. NULL: not in shared memory. */

@@ -367,6 +367,13 @@ static struct shared_block *block_new(struct shared *row, enum account_kind kind
     return block;
 }
 
+int64_t shared_buffers_max(const struct collective *group)
+{
+    const struct shared *row = group->row;
+    size_t rounding = segment_mapped_bytes(1); /* of each block, at most */
+    return (int64_t)(segment_mapped_bytes(control_bytes(group)) + row->blocks_made * rounding + row->plan_bytes_max);
+}
+
 void *shared_alloc(struct collective *group, enum account_kind kind, size_t bytes)
 {
     struct shared *row = group->row;

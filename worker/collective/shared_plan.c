@@ -90,6 +90,8 @@ static int plan_exchange(struct collective_plan *plan, struct errbuf *err)
         sizes[k] = sizeof(struct plan_said) + (size_t)plan_owned(plan, k) * sizeof(struct plan_place);
         total += sizes[k];
     }
+    struct shared *row = group->row;
+    row->plan_bytes_max = total > row->plan_bytes_max ? total : row->plan_bytes_max;
     uint8_t *all = account_alloc(group->account, ACCOUNT_BUFFERS, total);
     int status = all ? STATUS_OK : errbuf_set(err, STATUS_NOMEM, "out of memory");
     if (all) {

@@ -49,6 +49,8 @@ void peer_books(const struct strategy *s, struct strategy_books *books)
         .gradients = peer->sums ? keymap_rank_elements(s->map, s->rank, 1) * FLOAT : peer_trainable_layers_bytes(s),
         .optimizer = owned_slots(peer->owned) * FLOAT *
                      (peer->owns_all ? param_table_trainable(s->table) : keymap_rank_elements(s->map, s->rank, 1))};
+    books->buffers_max = collective_buffers_max(s->group) + (peer->gather ? gather_slot_bytes(peer->gather) : 0) +
+                         PEER_SLOTS * peer->slot_elements * FLOAT;
     books->sent.reduce_scatter = s->steps_done * peer_scatter_bytes(s);
     books->received.reduce_scatter = s->steps_done * scatter_received(s);
     books->sent.all_gather = peer->gather ? gather_sent_bytes(peer->gather) : gathers * peer_gather_bytes(s);

@@ -40,6 +40,7 @@ int trainer_summary(struct trainer *trainer, struct errbuf *err)
     add_payload(trainer, &books, &summary);
     Shoal__Summary *message = &summary.message;
     message->buffer_bytes = account->peak[ACCOUNT_BUFFERS];
+    message->buffer_bytes_max = books.buffers_max;
     message->activation_bytes = account->peak[ACCOUNT_ACTIVATIONS];
     message->data_bytes = account->peak[ACCOUNT_DATA];
     message->peak_rss_bytes = host_peak_rss_bytes();
