@@ -164,7 +164,7 @@ static int read_name(const char *name, struct state_span *span)
 /* The elements lie in the keys that are named: all of them, or from inside the first to inside the last. */
 static int fits_keys(const struct keymap *map, const struct state_span *span)
 {
-    if (span->key_first >= span->key_end || span->key_end > map->keys_count) {
+    if (span->key_first >= span->key_end || span->key_end > map->keys_count || span->count < 1) {
         return 0;
     }
     int64_t begin = key_begin(map, span->key_first);
