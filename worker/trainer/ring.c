@@ -81,16 +81,27 @@ static int commit_statistics(struct trainer *trainer, const struct strategy_deci
     return 0;
 }
 
-/* The coordinator says the reason, in its own words, to everybody. */
-static int wait_for_end(struct trainer *trainer, struct errbuf *err)
+/* The coordinator says the reason, in its own words, to everybody; `otherwise` if it gives none. */
+static int wait_for_end(struct trainer *trainer, int otherwise, struct errbuf *err)
 {
     struct message end = {0};
     int status = trainer_wait_event(trainer, SHOAL__TYPE__END, &end, err);
     if (status == 0) {
-        status = errbuf_set(err, STATUS_NUMERIC, "step %lld: the gradient is not finite", (long long)trainer->step);
+        status = errbuf_set(err, otherwise, "the job ended after step %lld", (long long)trainer->step);
     }
     message_close(&end);
     return status;
+}
+
+static double mean_loss(const struct trainer *trainer, const struct ballot *ballot)
+{
+    double loss = 0;
+    int64_t counted = 0;
+    for (int rank = 0; rank < trainer->world; rank++) {
+        loss += ballot->shares[rank].loss_sum;
+        counted += ballot->shares[rank].counted;
+    }
+    return counted > 0 ? loss / (double)counted : 0;
 }
 
 /* Evaluation and snapshot that follow a step. *over: no step comes after it. */
@@ -144,6 +155,8 @@ int trainer_ring_step(struct trainer *trainer, int64_t step, int *over, struct e
     int stopped = decision.stop_asked;
     int last = stopped || step >= trainer->total_steps;
     decision.verdict.last = last;
+    decision.verdict.stopped = stopped;
+    decision.verdict.loss = mean_loss(trainer, decision.ballot);
     decision.verdict.evaluate = schedule_evaluates(trainer->job, (uint64_t)step, last, stopped);
     decision.verdict.snapshot = schedule_saves(trainer->job, (uint64_t)step, last);
     status = commit_statistics(trainer, &decision, err);
@@ -154,7 +167,10 @@ int trainer_ring_step(struct trainer *trainer, int64_t step, int *over, struct e
         status = train_step_report(trainer, &sums, &decision, err);
     }
     if (status == 0 && decision.stop_job) {
-        return wait_for_end(trainer, err);
+        return wait_for_end(trainer, STATUS_NUMERIC, err);
     }
-    return status == 0 ? after_step(trainer, last, stopped, over, err) : status;
+    if (status == 0) {
+        status = after_step(trainer, last, stopped, over, err);
+    }
+    return status == 0 && stopped ? wait_for_end(trainer, STATUS_STOPPED, err) : status;
 }
