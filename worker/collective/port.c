@@ -19,6 +19,7 @@
 #include "net/endpoint.h"
 
 enum {
+    IO_THREADS = 2, /* one for each direction: the copies to and from the kernel are most of the work */
     PULL_QUEUE = 4,   /* messages that wait in ZeroMQ for this rank: arrivals are bounded by it and by ring_pass */
     LINGER_MS = 2000, /* how long the last words of a group may take */
     HANDSHAKE_MS = 120000 /* a neighbour may knock long before this rank knows whom to let in */
@@ -183,6 +184,7 @@ static int open_sockets(struct collective_port *port, const struct port_place *p
     port->zmq = zmq_ctx_new();
     if (port->wake_fd < 0 || !port->zmq)
         return errbuf_set(err, STATUS_NOMEM, "no ZeroMQ context or event: %s", strerror(errno));
+    zmq_ctx_set(port->zmq, ZMQ_IO_THREADS, IO_THREADS);
     int status = open_pull(port, place, err);
     return status ? status : open_unix(port, err);
 }
