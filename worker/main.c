@@ -16,7 +16,7 @@
 extern char **environ;
 
 struct options {
-    const char *cluster, *data, *keys, *key_name;
+    const char *cluster, *data, *advertise, *keys, *key_name;
     int rank, threads, once, insecure, ready_fd;
 };
 
@@ -27,6 +27,10 @@ static const struct arg rows[] = {
      "DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT, MASTER_ADDR and MASTER_PORT)",
      0, 0},
     {"data", ARG_TEXT, AT(data), "DIR", "the data's paths start here; default: at the job file", 0, 0},
+    {"advertise", ARG_TEXT, AT(advertise), "ADDR",
+     "ring modes: HOST or HOST:PORT by which other workers reach this one; default: the local address that faces the "
+     "coordinator",
+     0, 0},
     {"rank", ARG_NUMBER, AT(rank), "R", "this worker's rank; default: any that is free", 0, 1000000},
     {"keys", ARG_TEXT, AT(keys), "DIR", "CURVE keys, by shoal keygen", 0, 0},
     {"key-name", ARG_TEXT, AT(key_name), "NAME", "which key pair in --keys; default worker", 0, 0},
@@ -68,6 +72,7 @@ static int work(const struct options *options, struct errbuf *err)
                              .key_name = options->key_name ? options->key_name : "worker"};
     struct worker_options worker = {.cluster = options->cluster,
                                     .data_dir = options->data ? options->data : "",
+                                    .advertise = options->advertise,
                                     .rank = options->rank,
                                     .threads = options->threads,
                                     .once = options->once};
