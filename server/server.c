@@ -51,6 +51,7 @@ static void on_end(struct server *server, const Shoal__Envelope *e)
         errbuf_set(&server->why, server->status, "%s", e->text);
         leave(server, 0, NULL);
     }
+    member_next_job(server->member);
 }
 
 static void on_event(void *context, struct message *event)

@@ -29,14 +29,17 @@ static int serve_jobs(struct trainer_options *trainer, const struct worker_optio
             return status;
         }
         if (event.envelope->type == SHOAL__TYPE__END && event.envelope->status != 0) {
-            status = errbuf_set(err, event.envelope->status == STATUS_STOPPED ? STATUS_STOPPED : STATUS_ABORTED, "%s",
-                                event.envelope->text);
+            status = errbuf_set(err, client_end_status(event.envelope->status), "%s", event.envelope->text);
         }
         int ran = event.envelope->type == SHOAL__TYPE__JOB;
         if (ran) {
             status = trainer_run(trainer, &event, err);
         }
         message_close(&event);
+        if (status == STATUS_ROLLED_BACK) {
+            log_info(log, "%s", err->text); /* the job comes again */
+            continue;
+        }
         if (status != 0 && status != STATUS_ABORTED && status != STATUS_STOPPED) {
             return status;
         }

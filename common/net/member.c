@@ -25,6 +25,7 @@ struct member {
     int64_t began_ns, heard_ns, beat_ns, best_trip_ns, offset_ns;
     int64_t heartbeat_ns;
     int joined, lost, beating;
+    int between_jobs; /* END was handed out, no event is asked for */
     struct leave leave;
     char stall[1024]; /* what the coordinator last waited for */
 };
@@ -43,6 +44,18 @@ static const char *text_of(const struct message *reply, int status)
 {
     return reply && reply->envelope && reply->envelope->text && reply->envelope->text[0] ? reply->envelope->text
                                                                                          : status_text(status);
+}
+
+/* An elastic job counts its ranks anew when one is lost or comes: a worker is known by its life. */
+static void take_rank(struct member *member, const Shoal__JobBegin *begin)
+{
+    struct net_self *self = net_self(member->net);
+    for (size_t rank = 0; self->role == SHOAL__ROLE__WORKER && rank < begin->n_worker_incarnations; rank++) {
+        if (begin->worker_incarnations[rank] == self->incarnation && self->rank != (int)rank) {
+            self->rank = (int)rank;
+            member->options.ops.joined(member->options.ops.context, self->rank);
+        }
+    }
 }
 
 static void on_event(void *context, int status, struct message *reply)
@@ -68,7 +81,13 @@ static void on_event(void *context, int status, struct message *reply)
     if (reply->envelope->cluster_epoch) {
         self->cluster_epoch = reply->envelope->cluster_epoch;
     }
-    await_next(member); /* first, so that the next event is on its way while this one is handled */
+    if (reply->envelope->type == SHOAL__TYPE__JOB) {
+        take_rank(member, reply->envelope->job_begin);
+    }
+    member->between_jobs = reply->envelope->type == SHOAL__TYPE__END;
+    if (!member->between_jobs) {
+        await_next(member); /* first, so that the next event is on its way while this one is handled */
+    }
     member->options.ops.event(member->options.ops.context, reply);
 }
 
@@ -79,6 +98,14 @@ static void await_next(struct member *member)
     envelope.sequence = member->sequence;
     if (member_request(member, &envelope, NULL, 0, on_event, member) == 0) {
         lose(member, STATUS_NOMEM, "out of memory for the next event");
+    }
+}
+
+void member_next_job(struct member *member)
+{
+    if (member->between_jobs && !member->lost) {
+        member->between_jobs = 0;
+        await_next(member);
     }
 }
 

@@ -11,7 +11,7 @@
 #include "net/net.h"
 
 struct member_ops {
-    void (*joined)(void *context, int rank);
+    void (*joined)(void *context, int rank); /* and again when a JOB gives this member another rank */
     /* JOB, START, VERDICT, SNAPSHOT, END in order, each once. The callee may take frames by setting them NULL. */
     void (*event)(void *context, struct message *event);
     void (*lost)(void *context, int status, const char *text);
@@ -33,6 +33,9 @@ int member_create(struct member **member, struct net *net, uv_loop_t *loop, cons
 /* Closes link and timer; the loop must run once more. Takes NULL. */
 void member_destroy(struct member *member);
 void member_set_dead_after(struct member *member, double seconds); /* from the job */
+/* The owner is through with the job whose END it was given: only then are further events asked for, as what it still sends
+ * would else go out under the next job's id. */
+void member_next_job(struct member *member);
 /* A request to the coordinator, resent until answered. */
 uint64_t member_request(struct member *member, Shoal__Envelope *envelope, struct buf *const *frames, int frames_count,
                         net_reply_fn *reply, void *context);

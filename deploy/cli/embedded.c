@@ -198,12 +198,18 @@ static int start_all(struct embedded *all, struct errbuf *err)
     return status;
 }
 
+/* What comes of an elastic job when a worker has failed is the coordinator's answer. */
+static int may_fail(const struct embedded *all, const struct role *role)
+{
+    return all->plan->elastic && role->kind == WORKER && role->ready;
+}
+
 /* Under the lock: a server or worker that ended with an error of its own. */
 static struct role *first_failed(struct embedded *all)
 {
     for (int i = 1; i < all->count; i++) {
         struct role *role = &all->roles[i];
-        if (role->done && role->status != 0 && role->status != STATUS_STOPPED && role->status != STATUS_ABORTED)
+        if (!may_fail(all, role) && role->done && role->status != 0 && role->status != STATUS_STOPPED && role->status != STATUS_ABORTED)
             return role;
     }
     return NULL;
@@ -235,7 +241,7 @@ static int exit_code(struct embedded *all)
     if (status == STATUS_STOPPED)
         return 128 + (number ? number : SIGTERM);
     for (int i = 1; i < all->count && status == 0; i++)
-        status = all->roles[i].status;
+        status = may_fail(all, &all->roles[i]) ? 0 : all->roles[i].status;
     return status == 0 ? 0 : status == STATUS_INVALID ? 2 : 1;
 }
 

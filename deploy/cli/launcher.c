@@ -125,13 +125,14 @@ static void on_coordinator_gone(struct launcher *launcher, const struct child *c
 static void on_member_gone(struct launcher *launcher, const struct child *child, pid_t pid, const char *text)
 {
     const char *reason = strchr(text, ')');
-    launcher->failed = 1;
+    /* What then comes of an elastic job is the coordinator's answer. */
+    int may_go_on = launcher->plan->elastic && strcmp(child->role, "worker") == 0;
+    launcher->failed |= !may_go_on;
     if (launcher->coordinator_code >= 0 || launcher->stop || !launcher->address[0])
         return;
     report_death(launcher, pid, reason ? reason + 2 : text);
-    if (launcher->terminate_at_ns == 0)
+    if (launcher->terminate_at_ns == 0 && !may_go_on)
         launcher->terminate_at_ns = in_ms(ABORT_MS);
-    (void)child;
 }
 
 static int ended_well(const struct child *child)

@@ -131,6 +131,7 @@ int run_plan_make(struct run_plan *plan, const char *path, const struct run_opti
     const struct job *job = plan->job;
     plan->workers = (int)job->cluster.workers;
     plan->servers = job_is_ring(job->parallel.data) ? 0 : (int)job->cluster.servers;
+    plan->elastic = job_is_ring(job->parallel.data) && job->cluster.elastic_min > 0;
     int shared = pool_available_cores() / plan->workers;
     plan->worker_threads = options->threads > 0        ? options->threads
                            : job->parallel.threads > 0 ? (int)job->parallel.threads

@@ -21,6 +21,7 @@ struct run_plan {
     char *job_dir;                                                      /* of the job file */
     char *init, *export_path, *metrics, *trace, *resume, *data, *state; /* absolute, or "" */
     int workers, servers; /* 0 servers: a ring */
+    int elastic;          /* the coordinator decides whether a lost worker ends the job */
     int servers_unused;   /* --servers was given to a ring */
     int worker_threads, server_threads;
     int stop_ms; /* a stop takes at most this long */

@@ -21,7 +21,18 @@
  *    also closes a job that stopped early.
  *  - SNAPSHOT.folder is the snapshot's folder, resolved against the job's directory; an owner with a folder of its own
  *    uses the last component below it. SNAPSHOT_DONE carries file {owner, name, sha256, bytes, holder} or a status.
- *    The verdict after is not announced before all are done. */
+ *    The verdict after is not announced before all are done.
+ *
+ * Workers of a ring (parallel.data ddp, zero1, zero2, zero3) can rely on, beyond that:
+ *  - REGISTER.peer may differ by rank; START names all peers by rank, JOB and START all workers' incarnations: a worker's rank
+ *    is where its own stands, and may be another one than when it joined.
+ *  - REPORT{verdict, grad_norm, nonfinite_run} is acknowledged at once; at most one may be unanswered. All ranks must say the
+ *    same. There is no PREPARED and no VERDICT. verdict.stopped: a rank voted to stop: no SUMMARY, END follows.
+ *  - What follows a step is step/schedule.h's. EVALUATION never waits for a snapshot; with its snapshot set (and by the
+ *    schedule) SNAPSHOT of this step comes: to rank 0 in ddp, else to every rank. REPORT(n + 1) comes after the ACK of
+ *    SNAPSHOT_DONE(n).
+ *  - LAST: vote that the step at hand is the last one.
+ *  - END{STATUS_ROLLED_BACK}: drop everything of this job and ask for the next event: JOB comes again under another id. */
 #ifndef SHOAL_COORDINATOR_COORDINATOR_CORE_H
 #define SHOAL_COORDINATOR_COORDINATOR_CORE_H
 

@@ -3,7 +3,15 @@
  *
  *  IDLE -> GATHERING -> REGISTERING -> PREPARING -> RUNNING -> FINISHING -> ENDING -> IDLE
  *          members      tables agree   shards exist  steps      summaries    END is out
- *  Every phase but IDLE may go to ENDING; PREPARING goes to FINISHING when nothing is left to train. */
+ *  Every phase but IDLE may go to ENDING; PREPARING goes to FINISHING when nothing is left to train.
+ *
+ *  A ring job gathers workers only and passes through PREPARING at once. In RUNNING nobody waits for the coordinator:
+ *    worker:       exchange, vote -> REPORT(n) -> [EVALUATED(n) -> EVALUATION] -> [SNAPSHOT(n) -> SNAPSHOT_DONE] -> n + 1
+ *    coordinator:  all REPORTs say the same -> metrics, statistics, SNAPSHOT(n) to those who save -> waits for n + 1
+ *  A REPORT of n + 1, an EVALUATED(n) and, after the last step, a SUMMARY may come before the last REPORT(n).
+ *  LAST asks the workers to vote that the step at hand is the last one; REPORT's verdict says when it was.
+ *  An elastic one goes from any phase after GATHERING back to it, when a worker is lost or, the ring standing after LAST and
+ *  its snapshot whole, when one has come: END{ROLLED_BACK}, ranks anew, JOB with another id and cluster epoch. */
 #ifndef SHOAL_COORDINATOR_CORE_H
 #define SHOAL_COORDINATOR_CORE_H
 
@@ -37,6 +45,7 @@ struct core_held {
 struct core_member {
     enum core_kind kind;
     int rank;
+    int moved; /* its rank is not the one it joined with */
     uint64_t incarnation;
     char *host, *address, *core_type;
     int64_t pid;
@@ -167,6 +176,11 @@ struct core_job {
     double last_loss, last_lr;
     int last;           /* no step follows */
     int last_asked;     /* ring: LAST was sent */
+    int stopped;        /* ring: the last step was voted the last one */
+    int regroup;        /* elastic: it stops to go on with one worker more */
+    int rollbacks, stuck; /* elastic: so far; in a row to the same step */
+    uint64_t rolled_to;
+    char rolled_why[CORE_LINE];
     int stop_asked;     /* a member was told to stop: the job ends in order after the step at hand */
     char stop_text[CORE_LINE];
     int64_t stop_ns;    /* at the latest then */
@@ -234,6 +248,7 @@ void core_members_death(struct coordinator_core *core, struct message *message, 
 void core_members_tick(struct coordinator_core *core);
 void core_members_remove(struct coordinator_core *core, struct core_member *member);
 void core_members_clear_job(struct coordinator_core *core); /* forgets what belonged to the job */
+void core_members_close_ranks(struct coordinator_core *core); /* workers 0, 1, … without gaps, in their order */
 int core_members_all_in(const struct coordinator_core *core);
 int core_members_left(const struct coordinator_core *core); /* workers of the job that were clients and are through */
 int core_members_any(const struct coordinator_core *core);
@@ -270,6 +285,7 @@ struct buf *core_start_running(const struct coordinator_core *core); /* owned; N
 
 /* --- core_job.c: memory of a job */
 void core_job_close(struct core_job *job);
+void core_job_reopen(struct core_job *job); /* forgets all but what was submitted, and how often it was rolled back */
 int core_job_map_servers(const struct core_job *job); /* what the key map is built with: a ring's has one */
 void *core_copy(const ProtobufCMessage *message); /* owned; NULL when out of memory */
 int core_job_copy_spec(struct core_job *job, const struct coordinator_job *spec);
@@ -291,6 +307,11 @@ int core_ring_take_vote(const struct core_job *job, const Shoal__Report *report,
 void core_ring_follow(struct coordinator_core *core); /* all reports of a step are in: does what they say */
 void core_ring_ask_last(struct coordinator_core *core); /* LAST to the workers, once; they say which step it is */
 int core_ring_is_through(const struct core_job *job, int rank); /* its last step is reported */
+
+/* --- core_elastic.c: the same job again with other workers */
+int core_elastic_lost(struct coordinator_core *core, const char *why); /* 1: the job goes on without who was removed */
+void core_elastic_look(struct coordinator_core *core); /* a worker has joined, or steps have begun */
+int core_elastic_regroup(struct coordinator_core *core); /* the ring stands: 1 when it went on with the newcomers */
 
 /* --- core_trust.c */
 void core_trust_message(struct coordinator_core *core, struct core_member *member, struct message *message,

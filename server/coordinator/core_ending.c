@@ -107,6 +107,8 @@ void core_ending_advance(struct coordinator_core *core)
                         (unsigned long long)core->job.last_step);
         return;
     }
+    if (core_elastic_regroup(core))
+        return;
     if (!all_in(core, CORE_WORKER))
         return;
     if (!core->job.asked_summaries) {

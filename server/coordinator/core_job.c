@@ -56,7 +56,8 @@ void *core_copy(const ProtobufCMessage *message)
     return result;
 }
 
-void core_job_close(struct core_job *job)
+/* What belongs to one launch of the job. */
+static void close_launch(struct core_job *job)
 {
     core_gather_forget(job, UINT64_MAX);
     core_trust_close(job);
@@ -73,16 +74,33 @@ void core_job_close(struct core_job *job)
     if (job->registration != NULL)
         shoal__register__free_unpacked(job->registration, NULL);
     manifest_close(&job->resume);
-    close_spec(&job->spec);
-    job_destroy(job->owned);
     free(job->run_owner);
     free(job->features);
     free(job->running);
     free(job->merged);
     free(job->one);
-    free(job->yaml);
-    free(job->snapshot_dir);
     free(job->resume_folder);
     free(job->snapshot_folder);
+}
+
+void core_job_reopen(struct core_job *job)
+{
+    struct core_job kept = {.spec = job->spec, .owned = job->owned, .job = job->job, .yaml = job->yaml,
+                            .snapshot_dir = job->snapshot_dir, .ring = job->ring, .servers = job->servers,
+                            .began_ns = job->began_ns, .rollbacks = job->rollbacks, .stuck = job->stuck,
+                            .rolled_to = job->rolled_to};
+    memcpy(kept.rolled_why, job->rolled_why, sizeof kept.rolled_why);
+    close_launch(job);
+    *job = kept;
+    param_table_init(&job->table);
+}
+
+void core_job_close(struct core_job *job)
+{
+    close_launch(job);
+    close_spec(&job->spec);
+    job_destroy(job->owned);
+    free(job->yaml);
+    free(job->snapshot_dir);
     memset(job, 0, sizeof *job);
 }

@@ -190,6 +190,7 @@ static void all_ready(struct coordinator_core *core)
         core_steps_begin(core, job->first_step);
     }
     core_start_announce(core, AUDIENCE_WORKERS);
+    core_elastic_look(core);
 }
 
 /* All tables agree: key map, state on disk, then the servers' START. */

@@ -1,3 +1,4 @@
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,15 @@ struct core_member *core_member_of(const struct coordinator_core *core, const Sh
 {
     int kind = core_kind_of(envelope->role);
     struct core_member *member = kind < 0 ? NULL : core_member_at(core, (enum core_kind)kind, envelope->rank);
-    return member != NULL && member->incarnation == envelope->incarnation ? member : NULL;
+    if (member != NULL && member->incarnation == envelope->incarnation)
+        return member;
+    /* An elastic job has given it another rank, of which it has not heard yet. */
+    for (int rank = 0; kind == CORE_WORKER && rank < core->members_limit[CORE_WORKER]; rank++) {
+        member = core->members[CORE_WORKER][rank];
+        if (member != NULL && member->moved && member->incarnation == envelope->incarnation)
+            return member;
+    }
+    return NULL;
 }
 
 void core_member_text(const struct core_member *member, char out[CORE_LINE])
@@ -66,6 +75,21 @@ void core_members_clear_job(struct coordinator_core *core)
             member->registering.held = 0;
             forget_sent(member);
         }
+}
+
+void core_members_close_ranks(struct coordinator_core *core)
+{
+    struct core_member **workers = core->members[CORE_WORKER];
+    int next = 0;
+    for (int rank = 0; rank < core->members_limit[CORE_WORKER]; rank++) {
+        struct core_member *member = workers[rank];
+        if (member == NULL)
+            continue;
+        workers[rank] = NULL;
+        workers[next] = member;
+        member->moved |= member->rank != next;
+        member->rank = next++;
+    }
 }
 
 void core_members_remove(struct coordinator_core *core, struct core_member *member)
@@ -139,6 +163,11 @@ static int pick_rank(const struct coordinator_core *core, enum core_kind kind, i
     /* A ring job uses no servers: those that come wait for the next job. */
     int any = core->phase == CORE_IDLE || (core->job.ring && kind == CORE_SERVER);
     int limit = any ? CORE_RANKS_MAX : core_kind_count(core, kind);
+    if (core->phase != CORE_IDLE && kind == CORE_WORKER) {
+        /* An elastic job with fewer workers has room, and ranks are counted anew: a wish for one means nothing. */
+        limit = (int)core->job.job->cluster.workers;
+        wanted = core->job.job->cluster.elastic_min > 0 && core->phase > CORE_GATHERING ? -1 : wanted;
+    }
     if (wanted >= limit) {
         snprintf(out, CORE_LINE, "%s rank %d is out of range: the job has %d (cluster.%ss)", core_kind_name(kind),
                  wanted, limit, core_kind_name(kind));
@@ -267,6 +296,22 @@ void core_members_join(struct coordinator_core *core, struct message *message, c
     reply_joined(core, member, back);
     if (core->phase == CORE_GATHERING && core_members_all_in(core))
         core_launch_gathered(core);
+    core_elastic_look(core);
+}
+
+/* A worker of the job is not there any more: an elastic one goes on. */
+static void lost(struct coordinator_core *core, int status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void lost(struct coordinator_core *core, int status, const char *format, ...)
+{
+    char text[CORE_LINE];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (!core_elastic_lost(core, text))
+        core_ending_end(core, status, "%s", text);
 }
 
 int core_members_left(const struct coordinator_core *core)
@@ -316,10 +361,10 @@ void core_members_leave(struct coordinator_core *core, struct message *message, 
              rank, envelope->status, envelope->text);
     core_members_remove(core, member);
     if (active && envelope->status != 0)
-        core_ending_end(core, envelope->status, "%s: %.600s", who,
+        lost(core, envelope->status, "%s: %.600s", who,
                         *envelope->text == '\0' ? status_text(envelope->status) : envelope->text);
     else if (active)
-        core_ending_end(core, STATUS_ABORTED, "%s left in the middle of the job", who);
+        lost(core, STATUS_ABORTED, "%s left in the middle of the job", who);
 }
 
 void core_members_death(struct coordinator_core *core, struct message *message, const struct net_return *back)
@@ -354,7 +399,7 @@ void core_members_death(struct coordinator_core *core, struct message *message, 
     int counted = dead->counted || needed;
     core_members_remove(core, dead);
     if (running && counted)
-        core_ending_end(core, STATUS_ABORTED, "%s %.400s", who, death->text);
+        lost(core, STATUS_ABORTED, "%s %.400s", who, death->text);
 }
 
 static double dead_after_s(const struct coordinator_core *core, enum core_kind kind)
@@ -384,7 +429,7 @@ void core_members_tick(struct coordinator_core *core)
             core_log(core, counted ? LOG_ERROR : LOG_WARNING, "silent %s seconds=%.0f", who, silent_s);
             core_members_remove(core, member);
             if (counted)
-                core_ending_end(core, STATUS_TIMEOUT, "%s silent for %.0f s", who, silent_s);
+                lost(core, STATUS_TIMEOUT, "%s silent for %.0f s", who, silent_s);
         }
 }
 

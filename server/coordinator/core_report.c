@@ -127,6 +127,9 @@ int core_report_say(struct coordinator_core *core)
     core_say(core, "  steps %llu, %s samples in %.1f s", (unsigned long long)job->last_step,
              grouped(job->samples_seen, number), seconds);
     core_say(core, "  training loss %.6g", job->last_loss);
+    if (job->rollbacks > 0)
+        core_say(core, "  began anew %d times, the last time from step %llu with %d workers: %.600s", job->rollbacks,
+                 (unsigned long long)job->rolled_to, job->workers, job->rolled_why);
     say_evaluation(core);
     int differs = say_part(core, "memory by kind (bytes)", say_memory);
     differs += say_part(core, "payload by kind (bytes)", say_payload);

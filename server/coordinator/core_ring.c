@@ -74,7 +74,8 @@ void core_ring_follow(struct coordinator_core *core)
                                    .grad_scale = vote.grad_scale, .lr = vote.lr, .t = job->applied + applied,
                                    .next_lr = vote.next_lr, .grad_norm = vote.grad_norm,
                                    .nonfinite_run = vote.nonfinite_run, .nonfinite_rank = -1};
-    if (vote.stopped && !core_ending_wanted(core)) {
+    job->stopped = vote.stopped;
+    if (vote.stopped && !core_ending_wanted(core) && !job->regroup) {
         job->last_asked = 1; /* the ring stands already */
         core_ending_ask(core, "a worker");
     }

@@ -78,8 +78,8 @@ static int op_restore(void *context, const struct coordinator_job *job, const ch
                       char **folder, int *found, struct errbuf *err)
 {
     struct world *world = context;
-    (void)job;
     (void)dir;
+    snprintf(world->restored, sizeof world->restored, "%s", job->resume_path);
     *found = world->restore != NULL;
     if (world->restore_status != 0)
         return errbuf_set(err, world->restore_status, "snapshot is damaged");
@@ -135,8 +135,7 @@ static void op_ended(void *context, int status, const char *text)
 
 static uint64_t op_random(void *context)
 {
-    (void)context;
-    return 0x1234567800000001;
+    return 0x1234567800000000 + ++((struct world *)context)->randoms;
 }
 
 void world_open(struct world *world, const char *yaml, int once)

@@ -38,12 +38,14 @@ struct world {
     int replies_count, replies_room;
     uint64_t requests;
     char said[WORLD_TEXT], logged[WORLD_TEXT], metrics[WORLD_TEXT];
+    uint64_t randoms;
     int persisted, persist_fails, commit_fails;
     int commits;
     char committed[WORLD_TEXT]; /* "folder[ best] " a commit */
     struct manifest manifest;   /* of the last commit */
     char discarded[1024];
     struct manifest *restore; /* what restore finds; NULL: nothing */
+    char restored[1024];      /* the path it was last asked for */
     int restore_status;
     int ended, end_status;
     char end_text[1024];

@@ -48,6 +48,11 @@ static void on_joined(void *context, int rank)
     pthread_mutex_unlock(&client->lock);
 }
 
+int client_end_status(int status)
+{
+    return status == STATUS_STOPPED || status == STATUS_ROLLED_BACK ? status : STATUS_ABORTED;
+}
+
 static void on_event(void *context, struct message *event)
 {
     struct client *client = context;
@@ -73,7 +78,7 @@ static void on_event(void *context, struct message *event)
         return;
     }
     if (e->type == SHOAL__TYPE__END && e->status != 0) {
-        client_fail_locked(client, e->status == STATUS_STOPPED ? STATUS_STOPPED : STATUS_ABORTED, e->text);
+        client_fail_locked(client, client_end_status(e->status), e->text);
     }
     client->lost |= e->type == SHOAL__TYPE__END && e->closing; /* no other job will come */
     *client->events_tail = kept;
@@ -173,11 +178,16 @@ static void turn(struct client *client)
     pthread_mutex_lock(&client->lock);
     int closing = client->closing;
     int stop = client->stop_asked == 1;
+    int next = client->next_job;
     client->stop_asked += stop;
+    client->next_job = 0;
     client->offset_ns = member_clock_offset_ns(client->member);
     member_set_dead_after(client->member, client->dead_s);
     client->woken = 0;
     pthread_mutex_unlock(&client->lock);
+    if (next) {
+        member_next_job(client->member);
+    }
     send_requests(client);
     exchange_turn(client);
     if (stop) {
@@ -405,6 +415,10 @@ int client_next_event(struct client *client, int idle, struct message *out, stru
     pthread_mutex_lock(&client->lock);
     if (idle && !client->lost) {
         client->status = 0; /* that was the last job's */
+    }
+    if (idle) {
+        client->next_job = 1;
+        client_wake(client);
     }
     while (!client->events && client->status == 0 && !client->loop_over && !(idle && client->options.host->stop)) {
         pthread_cond_wait(&client->changed, &client->lock);

@@ -30,6 +30,9 @@ int client_open(struct client **client, const struct client_options *options, st
 void client_close(struct client *client, int status, const char *text);
 /* Every wait, now or later, returns STATUS_CLOSED; for a client_close while other threads wait. */
 void client_cancel(struct client *client);
+/* What an END with a status means here: STATUS_STOPPED, STATUS_ROLLED_BACK (the same job comes again, from an earlier step),
+ * else STATUS_ABORTED. */
+int client_end_status(int status);
 int client_rank(const struct client *client);
 uint64_t client_incarnation(const struct client *client); /* this member's life */
 int64_t client_clock_offset_ns(struct client *client);

@@ -74,6 +74,7 @@ struct client {
     int status;         /* of the job: 0 while it goes well */
     struct errbuf why;
     int lost;           /* the coordinator is gone for good, or ends the cluster: no job will come */
+    int next_job;       /* the last one is behind us: events may come again */
     int joined, rank, closing, stop_asked, loop_over, woken;
     int last_asked;
     int posted;         /* a posted request has no reply yet */

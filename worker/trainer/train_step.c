@@ -274,7 +274,7 @@ int trainer_wait_event(struct trainer *trainer, Shoal__Type type, struct message
                 return status; /* the caller closes it */
             }
         } else if (e->type == SHOAL__TYPE__END && e->status != 0) {
-            status = errbuf_set(err, e->status == STATUS_STOPPED ? STATUS_STOPPED : STATUS_ABORTED, "%s", e->text);
+            status = errbuf_set(err, client_end_status(e->status), "%s", e->text);
         } else if (e->type == type) {
             return 0;
         } else if (e->type == SHOAL__TYPE__END) {

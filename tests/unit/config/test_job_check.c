@@ -27,6 +27,15 @@ static void impossible_combinations_are_refused(void **state)
          "job.yaml: missing: parallel.aggregate_plugin"},
         {"optimizer: {kind: adam}\nevaluate: {early_stop: {metric: loss}}\n",
          "job.yaml:6: evaluate.early_stop.metric: found \"loss\" with evaluate.every 0, expected every > 0"},
+        {"optimizer: {kind: adam}\nparallel: {data: ddp, aggregate: median}\n",
+         "job.yaml:6: parallel.aggregate: found median with parallel.data ddp, expected mean or sum, or data ps"},
+        {"optimizer: {kind: adam}\nparallel: {data: zero1}\ncluster: {workers: 2, elastic: {min: 3}}\n",
+         "job.yaml:7: cluster.elastic.min: found 3, expected at most cluster.workers 2"},
+        {"optimizer: {kind: adam}\nparallel: {data: zero3}\ncluster: {workers: 2, elastic: {min: 1}}\n",
+         "job.yaml:7: cluster.elastic.min: found 1 without snapshot.dir, expected a folder that the others go on from, "
+         "or 0"},
+        {"optimizer: {kind: adam, clip_norm: 1, nonfinite: stop}\nparallel: {data: zero2, update: eager}\n",
+         "job.yaml:6: parallel.update: found eager with optimizer.clip_norm 1, expected step, or clip_norm 0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char text[1024];
@@ -118,6 +127,24 @@ static void warnings_name_what_has_no_effect(void **state)
     job_destroy(job);
 }
 
+static void a_ring_has_no_use_for_servers(void **state)
+{
+    (void)state;
+    const char *sets[] = {"parallel.data=zero2", "cluster.servers=3", "parallel.update_at=worker",
+                          "parallel.credit_bytes=65536", NULL};
+    struct job *job = config_test_good(CONFIG_TEST_JOB, sets);
+    const struct job_strings *warnings = job_warnings(job);
+    assert_int_equal(warnings->count, 3);
+    assert_string_equal(warnings->items[0],
+                        "--set: parallel.update_at: has no effect, it works only with parallel.data ps");
+    assert_string_equal(warnings->items[2],
+                        "--set: cluster.servers: has no effect, it works only with parallel.data ps");
+    job_destroy(job);
+    config_test_refused("data: {kind: none}\nmodel: {kind: none}\noptimizer: {kind: sgd, lr: 0.1}\n"
+                        "parallel: {data: ddp}\n",
+                        NULL, "job.yaml:4: parallel.data: found ddp with data.kind none, expected ps");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -125,6 +152,7 @@ int main(void)
         cmocka_unit_test(data_and_model_must_fit),
         cmocka_unit_test(a_client_job_needs_only_the_optimizer),
         cmocka_unit_test(warnings_name_what_has_no_effect),
+        cmocka_unit_test(a_ring_has_no_use_for_servers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
