@@ -16,14 +16,22 @@ static int owned_count(const struct collective_plan *plan, int owner)
 static void shared_took(const struct collective_plan *plan, int peer, enum shared_kind kind, int64_t bytes)
 {
     struct shared *row = plan->group->row;
-    _Atomic int64_t *took = &row->took[peer][plan->apart ? SHARED_CONTROL : kind];
+    const struct shared_plan *mine = plan->row;
+    enum shared_kind booked = plan->apart ? SHARED_CONTROL : kind;
+    if (mine->small) {
+        row->from_images[booked] += bytes;
+        return;
+    }
+    _Atomic int64_t *took = &row->took[peer][booked];
     atomic_store_explicit(took, atomic_load_explicit(took, memory_order_relaxed) + bytes, memory_order_relaxed);
 }
 
 /* The group's books: what this rank took, and what the others say they took from it. */
 static void shared_settle(struct shared *row)
 {
-    int64_t sent[SHARED_KINDS] = {0}, received[SHARED_KINDS] = {0};
+    int64_t sent[SHARED_KINDS], received[SHARED_KINDS];
+    memcpy(sent, row->offered, sizeof sent);
+    memcpy(received, row->from_images, sizeof received);
     for (int k = 0; k < row->world; k++) {
         for (int kind = 0; kind < SHARED_KINDS && k != row->rank; kind++) {
             sent[kind] += atomic_load_explicit(&row->members[k].took[row->rank][kind], memory_order_relaxed);
@@ -77,42 +85,117 @@ static void shared_rewind(struct collective_plan *plan)
 }
 
 /* The contributions to a piece of this rank, where they are, in canonical order. */
-static const float *const *shared_sources(const struct collective_plan *plan, const struct piece *piece)
+static const float *const *shared_sources(const struct collective_plan *plan, const struct shared_view *view,
+                                          const struct piece *piece)
 {
     struct shared *row = plan->group->row;
     struct shared_plan *mine = plan->row;
     int64_t begin = plan->segments[piece->segment].begin + piece->offset;
     for (int turn = 0; turn < row->world; turn++) {
         int k = canonical_rank_at(row->world, row->rank, turn);
-        mine->sources[turn] = mine->wholes[k] + begin;
+        mine->sources[turn] = view->wholes[k] + begin;
         if (k != row->rank)
             shared_took(plan, k, SHARED_REDUCE_SCATTER, (int64_t)piece->count * (int64_t)sizeof(float));
     }
     return mine->sources;
 }
 
-/* From the left neighbour's memory: its own pieces where they live, others' in its `whole`. */
-static void shared_take(struct collective_plan *plan, int owner, const struct piece *piece)
+/* Who gives an owner's pieces to this rank: the left neighbour, which makes what every rank sends Φ - part(r+1) exactly. When
+ * all own as much, that is also what every owner sends who gives its own to everybody: of small vectors they come from there,
+ * as the way round would cost a switch of processes at each rank. */
+static int shared_source(const struct collective_plan *plan, int owner)
+{
+    const struct shared *row = plan->group->row;
+    const struct shared_plan *mine = plan->row;
+    return mine->direct ? owner : row->left;
+}
+
+/* The giver's own pieces lie where they live, others' in its `whole`. */
+static void shared_take(struct collective_plan *plan, const struct shared_view *view, int owner,
+                        const struct piece *piece)
 {
     struct shared *row = plan->group->row;
-    const struct shared_plan *mine = plan->row;
     int64_t begin = plan->segments[piece->segment].begin;
-    const float *from = owner == row->left ? mine->left_own[piece->own] : mine->wholes[row->left] + begin;
+    const float *from = owner == row->left && view->left_own ? view->left_own[piece->own]
+                                                             : view->wholes[shared_source(plan, owner)] + begin;
     size_t bytes = (size_t)piece->count * sizeof(float);
-    memcpy(plan->whole + begin + piece->offset, from + piece->offset, bytes);
+    memcpy(view->whole + begin + piece->offset, from + piece->offset, bytes);
     shared_took(plan, row->left, SHARED_ALL_GATHER, (int64_t)bytes);
+}
+
+static void shared_copy_piece(float *to, const float *from, const struct piece *piece)
+{
+    if (to != from)
+        memcpy(to, from, (size_t)piece->count * sizeof(float));
 }
 
 /* Own pieces also belong into this rank's `whole`. */
 static void shared_place_own(struct collective_plan *plan, const struct piece *piece)
 {
-    const float *own = plan->own[piece->segment] + piece->offset;
-    float *whole = plan->whole + plan->segments[piece->segment].begin + piece->offset;
-    if (own != whole)
-        memcpy(whole, own, (size_t)piece->count * sizeof(float));
+    shared_copy_piece(plan->whole + plan->segments[piece->segment].begin + piece->offset,
+                      plan->own[piece->segment] + piece->offset, piece);
+}
+
+/* --- small vectors --- */
+
+/* The view for the operation that comes next. */
+static const struct shared_view *shared_view_next(const struct collective_plan *plan)
+{
+    const struct shared *row = plan->group->row;
+    const struct shared_plan *mine = plan->row;
+    return mine->small ? &mine->images[(row->sequence + 1) & 1] : &mine->vectors;
+}
+
+/* Segments that lie close together, in one go. */
+static void shared_copy_vector(const struct collective_plan *plan, float *to, const float *from)
+{
+    if (plan->segments_count == 0)
+        return;
+    const struct collective_segment *last = &plan->segments[plan->segments_count - 1];
+    int64_t first = plan->segments[0].begin, end = last->begin + last->count;
+    const struct shared_plan *mine = plan->row;
+    if ((end - first) * (int64_t)sizeof(float) == mine->bytes_all) {
+        memcpy(to + first, from + first, (size_t)mine->bytes_all);
+        return;
+    }
+    for (int i = 0; i < plan->segments_count; i++) {
+        const struct collective_segment *segment = &plan->segments[i];
+        memcpy(to + segment->begin, from + segment->begin, (size_t)segment->count * sizeof *to);
+    }
+}
+
+static void shared_offer(const struct collective_plan *plan, enum shared_kind kind, int64_t bytes)
+{
+    struct shared *row = plan->group->row;
+    row->offered[plan->apart ? SHARED_CONTROL : kind] += row->world > 1 ? bytes : 0;
+}
+
+/* Own segments, from where they live to the image or from there. */
+static void shared_copy_own(const struct collective_plan *plan, float *image, int to_image)
+{
+    int rank = plan->group->rank;
+    for (int i = plan->owner_first[rank]; i < plan->owner_first[rank + 1]; i++) {
+        int segment = plan->by_owner[i];
+        float *own = plan->own[segment], *there = image + plan->segments[segment].begin;
+        size_t bytes = (size_t)plan->segments[segment].count * sizeof(float);
+        memcpy(to_image ? there : own, to_image ? own : there, bytes);
+    }
 }
 
 /* --- operations --- */
+
+/* Until every owner has taken its contributions. */
+static int shared_await_owners(struct collective_plan *plan, struct errbuf *err)
+{
+    struct shared *row = plan->group->row;
+    int status = STATUS_OK;
+    for (int i = 1; i < row->world && !status; i++) {
+        int owner = (row->rank + i) % row->world;
+        if (owned_count(plan, owner) > 0)
+            status = shared_await(row, owner, owner, owned_count(plan, owner), err);
+    }
+    return status;
+}
 
 static int shared_reduce_scatter(struct collective_plan *plan, collective_sink_fn *sink, void *context,
                                  struct errbuf *err)
@@ -120,24 +203,27 @@ static int shared_reduce_scatter(struct collective_plan *plan, collective_sink_f
     struct shared *row = plan->group->row;
     struct shared_plan *mine = plan->row;
     struct shared_cursor *own = &mine->cursors[row->rank];
+    const struct shared_view *view = shared_view_next(plan);
     shared_rewind(plan);
+    if (mine->small)
+        shared_copy_vector(plan, view->whole, plan->whole);
     shared_begin(row);
     int status = shared_await_all(row, err);
     for (int i = 0; i < owned_count(plan, row->rank) && !status; i++) {
         struct piece piece = shared_piece(plan, row->rank, own, INT32_MAX);
-        const float *const *sources = shared_sources(plan, &piece);
+        const float *const *sources = shared_sources(plan, view, &piece);
         if (sink)
             sink(context, piece.segment, sources, row->world);
         else
             collective_sum(plan, piece.segment, sources, row->world);
         shared_advance(plan, own, &piece);
-        shared_post(row, row->rank, own->done);
+        if (!mine->small)
+            shared_post(row, row->rank, own->done);
     }
-    for (int i = 1; i < row->world && !status; i++) {
-        int owner = (row->rank + i) % row->world;
-        if (owned_count(plan, owner) > 0)
-            status = shared_await(row, owner, owner, owned_count(plan, owner), err);
-    }
+    if (mine->small)
+        shared_offer(plan, SHARED_REDUCE_SCATTER, mine->bytes_all - mine->bytes[row->rank]);
+    else if (!status)
+        status = shared_await_owners(plan, err);
     if (!status)
         shared_settle(row);
     return status;
@@ -156,58 +242,75 @@ static int shared_await_right(struct collective_plan *plan, const int64_t *piece
     return status;
 }
 
+/* One owner's segments, each as soon as the left neighbour has it. */
+static int gather_from(struct collective_plan *plan, const struct shared_view *view, int owner, struct errbuf *err)
+{
+    struct shared *row = plan->group->row;
+    struct shared_plan *mine = plan->row;
+    struct shared_cursor *cursor = &mine->cursors[owner];
+    while (cursor->at < owned_count(plan, owner)) {
+        struct piece piece = shared_piece(plan, owner, cursor, INT32_MAX);
+        int status = shared_await(row, shared_source(plan, owner), owner, cursor->done + 1, err);
+        if (status)
+            return status;
+        shared_take(plan, view, owner, &piece);
+        shared_advance(plan, cursor, &piece);
+        shared_post(row, owner, cursor->done);
+    }
+    return STATUS_OK;
+}
+
 static int shared_all_gather(struct collective_plan *plan, struct errbuf *err)
 {
     struct shared *row = plan->group->row;
     struct shared_plan *mine = plan->row;
+    const struct shared_view *view = shared_view_next(plan);
     shared_rewind(plan);
+    if (mine->small)
+        shared_copy_own(plan, view->whole, 1);
     /* Own pieces are there when this rank comes. */
     atomic_store_explicit(row->have + row->rank, shared_position(row->sequence + 1, owned_count(plan, row->rank)),
                           memory_order_relaxed);
     shared_begin(row);
     int status = row->world > 1 ? shared_await_begin(row, row->left, err) : STATUS_OK;
-    for (int distance = 0; distance < row->world && !status; distance++) {
-        int owner = (row->rank + row->world - distance) % row->world;
-        struct shared_cursor *cursor = &mine->cursors[owner];
-        while (cursor->at < owned_count(plan, owner) && !status) {
-            struct piece piece = shared_piece(plan, owner, cursor, INT32_MAX);
-            if (distance > 0)
-                status = shared_await(row, row->left, owner, cursor->done + 1, err);
-            if (status)
-                break;
-            shared_advance(plan, cursor, &piece);
-            if (distance > 0) {
-                shared_take(plan, owner, &piece);
-                shared_post(row, owner, cursor->done);
-            } else {
-                shared_place_own(plan, &piece);
-            }
-        }
+    struct shared_cursor *own = &mine->cursors[row->rank];
+    while (!mine->small && own->at < owned_count(plan, row->rank)) {
+        struct piece piece = shared_piece(plan, row->rank, own, INT32_MAX);
+        shared_place_own(plan, &piece);
+        shared_advance(plan, own, &piece);
     }
+    for (int distance = 1; distance < row->world && !status; distance++)
+        status = gather_from(plan, view, (row->rank + row->world - distance) % row->world, err);
     if (!status)
         status = shared_await_all(row, err); /* for the calls: all are here */
-    if (!status)
+    if (mine->small) {
+        shared_copy_vector(plan, plan->whole, view->whole);
+        shared_offer(plan, SHARED_ALL_GATHER, mine->bytes_all - mine->bytes[row->right]);
+    } else if (!status) {
         status = shared_await_right(plan, NULL, err);
+    }
     if (!status)
         shared_settle(row);
     return status;
 }
 
 /* Sums the next own piece. */
-static void reduce_next(struct collective_plan *plan)
+static void reduce_next(struct collective_plan *plan, const struct shared_view *view)
 {
     struct shared *row = plan->group->row;
     struct shared_plan *mine = plan->row;
     struct shared_cursor *cursor = &mine->cursors[row->rank];
     struct piece piece = shared_piece(plan, row->rank, cursor, SHARED_PIECE_MAX);
-    reduce_sum_to(plan->own[piece.segment] + piece.offset, shared_sources(plan, &piece), row->world, piece.count);
+    float *own = mine->small ? view->whole + plan->segments[piece.segment].begin : plan->own[piece.segment];
+    reduce_sum_to(own + piece.offset, shared_sources(plan, view, &piece), row->world, piece.count);
     shared_advance(plan, cursor, &piece);
     shared_post(row, row->rank, cursor->done);
-    shared_place_own(plan, &piece);
+    if (!mine->small)
+        shared_place_own(plan, &piece);
 }
 
 /* Takes the next piece of every owner whose is there; returns how many, and in *missing the first owner whose is not. */
-static int take_next(struct collective_plan *plan, int *missing)
+static int take_next(struct collective_plan *plan, const struct shared_view *view, int *missing)
 {
     struct shared *row = plan->group->row;
     struct shared_plan *mine = plan->row;
@@ -218,13 +321,13 @@ static int take_next(struct collective_plan *plan, int *missing)
         struct shared_cursor *cursor = &mine->cursors[owner];
         if (cursor->done == mine->pieces[owner])
             continue;
-        if (!shared_has(row, row->left, owner, cursor->done + 1)) {
+        if (!shared_has(row, shared_source(plan, owner), owner, cursor->done + 1)) {
             if (*missing < 0)
                 *missing = owner;
             continue;
         }
         struct piece piece = shared_piece(plan, owner, cursor, SHARED_PIECE_MAX);
-        shared_take(plan, owner, &piece);
+        shared_take(plan, view, owner, &piece);
         shared_advance(plan, cursor, &piece);
         shared_post(row, owner, cursor->done);
         taken++;
@@ -234,27 +337,46 @@ static int take_next(struct collective_plan *plan, int *missing)
 
 /* A sum is taken by the right neighbour soon after it is made, while caches have it: a rank does what can be done, in turns, and
  * waits only when there is nothing. */
-static int shared_all_reduce(struct collective_plan *plan, struct errbuf *err)
+static int reduce_and_take(struct collective_plan *plan, const struct shared_view *view, struct errbuf *err)
 {
     struct shared *row = plan->group->row;
     struct shared_plan *mine = plan->row;
     struct shared_cursor *own = &mine->cursors[row->rank];
-    shared_rewind(plan);
-    shared_begin(row);
-    int status = shared_await_all(row, err);
+    int status = STATUS_OK;
     while (!status) {
         int missing, reduces = own->done < mine->pieces[row->rank];
         if (reduces)
-            reduce_next(plan);
-        int taken = take_next(plan, &missing);
+            reduce_next(plan, view);
+        int taken = take_next(plan, view, &missing);
         if (reduces || taken > 0)
             continue;
         if (missing < 0)
             break;
-        status = shared_await(row, row->left, missing, mine->cursors[missing].done + 1, err);
+        status = shared_await(row, shared_source(plan, missing), missing, mine->cursors[missing].done + 1, err);
     }
+    return status;
+}
+
+static int shared_all_reduce(struct collective_plan *plan, struct errbuf *err)
+{
+    struct shared *row = plan->group->row;
+    struct shared_plan *mine = plan->row;
+    const struct shared_view *view = shared_view_next(plan);
+    shared_rewind(plan);
+    if (mine->small)
+        shared_copy_vector(plan, view->whole, plan->whole);
+    shared_begin(row);
+    int status = shared_await_all(row, err);
     if (!status)
+        status = reduce_and_take(plan, view, err);
+    if (mine->small) {
+        shared_copy_vector(plan, plan->whole, view->whole);
+        shared_copy_own(plan, view->whole, 0);
+        shared_offer(plan, SHARED_REDUCE_SCATTER, mine->bytes_all - mine->bytes[row->rank]);
+        shared_offer(plan, SHARED_ALL_GATHER, mine->bytes_all - mine->bytes[row->right]);
+    } else if (!status) {
         status = shared_await_right(plan, mine->pieces, err);
+    }
     if (!status)
         shared_settle(row);
     return status;

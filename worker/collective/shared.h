@@ -9,16 +9,19 @@
  *   took[k]   bytes this rank took from rank k, by form: k's books are read from here
  *   note      what this rank waits for, so that posting makes no system call when nobody does (base/doorbell.h)
  *   blobs     what it says in an exchange, two in turn
+ *   images    small vectors, two in turn: see below
  *
  * Positions only grow, and a position of a later operation is beyond every one of an earlier, so nothing is ever reset. The
- * two-fold slots (text, fingerprint, blobs) may be written again at sequence s + 2: to come there a rank needs everybody at
+ * two-fold slots (text, fingerprint, blobs, images) may be written again at sequence s + 2: to come there a rank needs everybody at
  * s + 1, who have left s.
  *
  *   reduce-scatter: owner k reads its segments of everybody once all have posted; have[k] tells that it has taken them
  *   all-gather:     rank r takes every piece from r-1, as soon as have[k] of r-1 says that it is there
  *   all-reduce:     both in one: a piece that r-1 holds final has been taken by its owner, so r may write over its own
  *
- * A rank leaves when nobody reads its memory any more: the owners have taken its contributions, r+1 has taken everything.
+ * A rank leaves when nobody reads its memory any more: the owners have taken its contributions, r+1 has taken everything. For
+ * a vector of at most SHARED_SMALL_MAX elements that last wait would cost as much as the rest; it is worked on in an image of
+ * it in the control segment, and a rank leaves as soon as it has its own. (What it sent is booked then by what it offered.)
  * What stands in another's control segment is copied before it is checked, and believed only within bounds. */
 #ifndef SHOAL_COLLECTIVE_SHARED_H
 #define SHOAL_COLLECTIVE_SHARED_H
@@ -34,6 +37,7 @@
 enum {
     SHARED_WORLD_MAX = 1024,
     SHARED_PIECE_MAX = 1 << 16, /* elements: 256 KiB, so that a sum is still in a cache when the next rank takes it */
+    SHARED_SMALL_MAX = 1 << 13, /* elements: 32 KiB */
     SHARED_COUNT_BITS = 24,
     SHARED_SEQUENCE_BITS = 40,
 };
@@ -59,7 +63,15 @@ struct shared_control {
     _Atomic uint64_t fingerprint[2];
     alignas(64) _Atomic uint64_t note;
     alignas(64) struct shared_slot slots[2];
-    alignas(64) _Atomic uint64_t have[];       /* [world], then took[world][SHARED_KINDS], then blobs[2][blob_bytes] */
+    alignas(64) _Atomic uint64_t have[];       /* [world], then as shared_layout says */
+};
+
+/* Offsets in a control segment. */
+struct shared_layout {
+    size_t took;   /* int64_t [world][SHARED_KINDS] */
+    size_t images; /* float [2][SHARED_SMALL_MAX] */
+    size_t blobs;  /* [2][blob_bytes_max] */
+    size_t bytes;  /* in all */
 };
 
 struct shared_member {
@@ -67,6 +79,7 @@ struct shared_member {
     const struct shared_control *seen;
     const _Atomic uint64_t *have;
     const _Atomic int64_t (*took)[SHARED_KINDS];
+    const float *images;
     const uint8_t *blobs;
     int sock;  /* -1 for this rank */
 };
@@ -87,11 +100,14 @@ struct shared {
     struct shared_control *control; /* this rank's */
     _Atomic uint64_t *have;
     _Atomic int64_t (*took)[SHARED_KINDS];
+    float *images;
     uint8_t *blobs;
     uint64_t sequence;
-    int spins;    /* looks before a wait sleeps */
+    int looks, spins; /* before a wait sleeps */
     int64_t timeout_ns;
-    struct { int64_t sent, received; } apart; /* of took[..][SHARED_CONTROL], what is in the books already */
+    int64_t offered[SHARED_KINDS];     /* bytes that others take of this rank's images */
+    int64_t from_images[SHARED_KINDS]; /* bytes that it took of theirs */
+    struct { int64_t sent, received; } apart; /* of SHARED_CONTROL, what is in the books already */
     struct shared_block *blocks;
     uint64_t blocks_made;
     size_t plan_bytes_max; /* of what ranks told each other of one plan */
@@ -104,13 +120,24 @@ struct shared_cursor {
     int32_t offset; /* elements into that segment */
 };
 
+/* Memory an operation works on: the vectors themselves, or images of them. */
+struct shared_view {
+    const float **wholes;          /* [world]: of each rank as mapped here */
+    const float *const *left_own;  /* [segments of the left neighbour]: where they live; NULL: in its `whole` */
+    float *whole;                  /* this rank's */
+};
+
 struct shared_plan {
-    const float **wholes;      /* [world]: `whole` of each rank as mapped here */
-    const float **left_own;    /* [segments of the left neighbour]: where they live there */
-    int64_t *pieces;           /* [world] of all-reduce */
+    int small;                     /* 1: images are used */
+    int direct;                    /* 1: of an image's pieces each is taken from its owner, see shared_source */
+    struct shared_view vectors, images[2];
+    const float **left_own;
+    int64_t *pieces;               /* [world] of an all-reduce */
+    int64_t *bytes;                /* [world] that rank k owns */
+    int64_t bytes_all;
     struct shared_cursor *cursors; /* [world], while an operation runs */
-    const float **sources;     /* [world] */
-    int stream;                /* 1: `whole` is larger than the caches, so that it pays to write around them */
+    const float **sources;         /* [world] */
+    const float **wholes;          /* [3][world]: of the views */
 };
 
 static inline uint64_t shared_position(uint64_t sequence, int64_t count)

@@ -15,7 +15,11 @@
 #include "base/status.h"
 #include "net/fd_pass.h"
 
-enum { LINK_SPINS = 2000, LINK_TEXT_BYTES = 248 };
+/* Before a wait sleeps it looks so often, giving the processor away in between. In each look a rank that may have a processor of
+ * its own spins, for a few microseconds: a wake costs more. On a busy machine ranks share processors all the same, and a
+ * longer spin would keep the very rank from running that it waits for: 2000 turns took ten times as long as 100. */
+enum { LINK_LOOKS_ALONE = 16, LINK_LOOKS = 5, LINK_SPINS = 100 };
+enum { LINK_TEXT_BYTES = 248 };
 #define LINK_STAGE_NS 10000000000ll /* all ranks are there, they come from the ring: what takes longer does not work */
 #define LINK_STRANGER_NS 1000000000ll
 
@@ -59,11 +63,19 @@ static int64_t link_until(const struct shared *row)
 
 /* --- control segments --- */
 
-static size_t control_bytes(const struct collective *group)
+static size_t round_up(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+static struct shared_layout control_layout(const struct collective *group)
 {
     size_t world = (size_t)group->world;
-    size_t bytes = sizeof(struct shared_control) + world * sizeof(uint64_t) + world * SHARED_KINDS * sizeof(int64_t);
-    return bytes + 2 * group->blob_bytes_max;
+    struct shared_layout layout = {.took = round_up(sizeof(struct shared_control) + world * sizeof(uint64_t))};
+    layout.images = round_up(layout.took + world * SHARED_KINDS * sizeof(int64_t));
+    layout.blobs = layout.images + 2 * SHARED_SMALL_MAX * sizeof(float);
+    layout.bytes = layout.blobs + 2 * group->blob_bytes_max;
+    return layout;
 }
 
 static struct shared_hello link_hello(const struct collective *group, int from, int to)
@@ -71,23 +83,26 @@ static struct shared_hello link_hello(const struct collective *group, int from, 
     return (struct shared_hello){
         .magic = SHARED_MAGIC, .job = group->job, .cluster_epoch = group->cluster_epoch, .from = from, .to = to,
         .from_incarnation = group->members[from].incarnation, .world = group->world,
-        .to_incarnation = to >= 0 ? group->members[to].incarnation : 0, .control_bytes = control_bytes(group)};
+        .to_incarnation = to >= 0 ? group->members[to].incarnation : 0, .control_bytes = control_layout(group).bytes};
 }
 
 /* Where the parts of a control segment are. */
 static void control_view(struct shared *row, struct shared_member *member, const void *memory)
 {
+    struct shared_layout layout = control_layout(row->group);
+    const uint8_t *bytes = memory;
     member->seen = memory;
     member->have = member->seen->have;
-    member->took = (const _Atomic int64_t(*)[SHARED_KINDS])(member->have + row->world);
-    member->blobs = (const uint8_t *)(member->took + row->world);
+    member->took = (const _Atomic int64_t(*)[SHARED_KINDS])(const void *)(bytes + layout.took);
+    member->images = (const float *)(const void *)(bytes + layout.images);
+    member->blobs = bytes + layout.blobs;
 }
 
 static int control_create(struct shared *row, struct errbuf *err)
 {
     struct collective *group = row->group;
     struct shared_member *own = &row->members[row->rank];
-    int status = segment_create(&own->control, "shoal-control", control_bytes(group), err);
+    int status = segment_create(&own->control, "shoal-control", control_layout(group).bytes, err);
     if (status)
         return errbuf_prefix(err, status, "rank %d", row->rank);
     account_add(group->account, ACCOUNT_BUFFERS, (int64_t)own->control.mapped);
@@ -95,15 +110,18 @@ static int control_create(struct shared *row, struct errbuf *err)
     row->control->head = link_hello(group, row->rank, -1);
     control_view(row, own, row->control);
     row->have = row->control->have;
-    row->took = (_Atomic int64_t(*)[SHARED_KINDS])(row->have + row->world);
-    row->blobs = (uint8_t *)(row->took + row->world);
+    struct shared_layout layout = control_layout(group);
+    uint8_t *bytes = own->control.memory;
+    row->took = (_Atomic int64_t(*)[SHARED_KINDS])(void *)(bytes + layout.took);
+    row->images = (float *)(void *)(bytes + layout.images);
+    row->blobs = bytes + layout.blobs;
     return STATUS_OK;
 }
 
 static int control_map(struct shared *row, int peer, int fd, struct errbuf *err)
 {
     struct shared_member *member = &row->members[peer];
-    int status = segment_map(&member->control, fd, control_bytes(row->group), err);
+    int status = segment_map(&member->control, fd, control_layout(row->group).bytes, err);
     close(fd);
     if (status)
         return errbuf_prefix(err, status, "rank %d cannot map rank %d's memory", row->rank, peer);
@@ -236,11 +254,11 @@ static struct shared *link_create(struct collective *group)
     }
     for (int k = 0; k < group->world; k++)
         members[k] = (struct shared_member){.control = {.fd = -1}, .sock = -1};
+    int alone = group->world <= pool_available_cores();
     *row = (struct shared){.group = group, .rank = group->rank, .world = group->world, .members = members,
                            .left = (group->rank + group->world - 1) % group->world,
                            .right = (group->rank + 1) % group->world,
-                           /* Who spins must not keep the one it waits for from running. */
-                           .spins = group->world <= pool_available_cores() ? LINK_SPINS : 0,
+                           .looks = alone ? LINK_LOOKS_ALONE : LINK_LOOKS, .spins = alone ? LINK_SPINS : 0,
                            .timeout_ns = group->timeout_s < 1e9 ? (int64_t)(group->timeout_s * 1e9) : INT64_MAX / 4};
     return row;
 }
@@ -371,7 +389,7 @@ int64_t shared_buffers_max(const struct collective *group)
 {
     const struct shared *row = group->row;
     size_t rounding = segment_mapped_bytes(1); /* of each block, at most */
-    return (int64_t)(segment_mapped_bytes(control_bytes(group)) + row->blocks_made * rounding + row->plan_bytes_max);
+    return (int64_t)(segment_mapped_bytes(control_layout(group).bytes) + row->blocks_made * rounding + row->plan_bytes_max);
 }
 
 void *shared_alloc(struct collective *group, enum account_kind kind, size_t bytes)

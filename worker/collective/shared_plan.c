@@ -7,8 +7,6 @@
 #include "base/account.h"
 #include "base/status.h"
 
-enum { PLAN_CACHE_BYTES = 8 << 20 }; /* a vector beyond it is not found in a cache again */
-
 struct plan_place { /* as it travels */
     uint64_t block, offset;
 };
@@ -65,9 +63,9 @@ static int plan_hear(struct collective_plan *plan, int k, const struct plan_said
         return errbuf_set(err, STATUS_INVALID, "rank %d: %s is not in memory of collective_alloc", k, plan->text);
     if (plan->segments_count == 0)
         return STATUS_OK;
-    mine->wholes[k] =
+    mine->vectors.wholes[k] =
         shared_place(row, k, said->whole.block, said->whole.offset, (size_t)plan_extent(plan) * sizeof(float));
-    int right = mine->wholes[k] != NULL;
+    int right = mine->vectors.wholes[k] != NULL;
     for (int i = 0; k == row->left && i < plan_owned(plan, k) && right; i++) {
         int segment = plan->by_owner[plan->owner_first[k] + i];
         mine->left_own[i] = shared_place(row, k, said->own[i].block, said->own[i].offset,
@@ -105,41 +103,72 @@ static int plan_exchange(struct collective_plan *plan, struct errbuf *err)
     return status;
 }
 
-static int64_t plan_pieces(const struct collective_plan *plan, int owner)
+/* Pieces and bytes of each owner. */
+static int plan_count(struct collective_plan *plan, struct errbuf *err)
 {
-    int64_t pieces = 0;
-    for (int i = plan->owner_first[owner]; i < plan->owner_first[owner + 1]; i++)
-        pieces += (plan->segments[plan->by_owner[i]].count + SHARED_PIECE_MAX - 1) / SHARED_PIECE_MAX;
-    return pieces;
+    struct shared_plan *mine = plan->row;
+    for (int owner = 0; owner < plan->group->world; owner++) {
+        for (int i = plan->owner_first[owner]; i < plan->owner_first[owner + 1]; i++) {
+            int32_t count = plan->segments[plan->by_owner[i]].count;
+            mine->pieces[owner] += (count + SHARED_PIECE_MAX - 1) / SHARED_PIECE_MAX;
+            mine->bytes[owner] += (int64_t)count * (int64_t)sizeof(float);
+        }
+        mine->bytes_all += mine->bytes[owner];
+        if (mine->pieces[owner] >= 1 << SHARED_COUNT_BITS) /* the same on all ranks */
+            return errbuf_set(err, STATUS_RANGE, "%s has too many segments for one plan", plan->text);
+    }
+    return STATUS_OK;
+}
+
+static void plan_views(struct collective_plan *plan)
+{
+    const struct shared *row = plan->group->row;
+    struct shared_plan *mine = plan->row;
+    mine->small = mine->direct = plan_extent(plan) <= SHARED_SMALL_MAX;
+    for (int k = 1; k < row->world && mine->direct; k++)
+        mine->direct = mine->bytes[k] == mine->bytes[0];
+    mine->vectors = (struct shared_view){.wholes = mine->wholes, .left_own = mine->left_own, .whole = plan->whole};
+    for (int i = 0; i < 2; i++) {
+        struct shared_view *image = &mine->images[i];
+        size_t place = (size_t)i * SHARED_SMALL_MAX;
+        *image = (struct shared_view){.wholes = mine->wholes + (i + 1) * row->world, .whole = row->images + place};
+        for (int k = 0; k < row->world; k++)
+            image->wholes[k] = row->members[k].images + place;
+    }
+}
+
+static int plan_allocate(struct collective_plan *plan)
+{
+    const struct shared *row = plan->group->row;
+    struct shared_plan *mine = calloc(1, sizeof *mine);
+    size_t world = (size_t)row->world;
+    plan->row = mine;
+    if (!mine)
+        return STATUS_NOMEM;
+    mine->wholes = calloc(3 * world, sizeof *mine->wholes);
+    mine->left_own = calloc((size_t)plan_owned(plan, row->left) + 1, sizeof *mine->left_own);
+    mine->pieces = calloc(world, sizeof *mine->pieces);
+    mine->bytes = calloc(world, sizeof *mine->bytes);
+    mine->cursors = calloc(world, sizeof *mine->cursors);
+    mine->sources = calloc(world, sizeof *mine->sources);
+    return mine->wholes && mine->left_own && mine->pieces && mine->bytes && mine->cursors && mine->sources
+               ? STATUS_OK
+               : STATUS_NOMEM;
 }
 
 int shared_plan_open(struct collective_plan *plan, struct errbuf *err)
 {
-    const struct shared *row = plan->group->row;
-    size_t world = (size_t)row->world;
-    struct shared_plan *mine = calloc(1, sizeof *mine);
-    if (!mine)
-        return errbuf_set(err, STATUS_NOMEM, "out of memory");
-    plan->row = mine;
-    mine->wholes = calloc(world, sizeof *mine->wholes);
-    mine->left_own = calloc((size_t)plan_owned(plan, row->left) + 1, sizeof *mine->left_own);
-    mine->pieces = calloc(world, sizeof *mine->pieces);
-    mine->cursors = calloc(world, sizeof *mine->cursors);
-    mine->sources = calloc(world, sizeof *mine->sources);
-    int status = STATUS_OK;
-    if (!mine->wholes || !mine->left_own || !mine->pieces || !mine->cursors || !mine->sources)
-        status = errbuf_set(err, STATUS_NOMEM, "out of memory");
-    for (int k = 0; k < row->world && !status; k++) {
-        mine->pieces[k] = plan_pieces(plan, k);
-        if (mine->pieces[k] >= 1 << SHARED_COUNT_BITS) /* the same on all ranks */
-            status = errbuf_set(err, STATUS_RANGE, "%s has too many segments for one plan", plan->text);
-    }
+    int status = plan_allocate(plan);
+    if (status)
+        errbuf_set(err, status, "rank %d has no memory for %s", plan->group->rank, plan->text);
     if (!status)
+        status = plan_count(plan, err);
+    if (!status) {
+        plan_views(plan);
         status = plan_exchange(plan, err);
-    mine->stream = plan_extent(plan) * (int64_t)sizeof(float) > PLAN_CACHE_BYTES;
-    if (!status)
-        return STATUS_OK;
-    shared_plan_close(plan);
+    }
+    if (status)
+        shared_plan_close(plan);
     return status;
 }
 
@@ -151,6 +180,7 @@ void shared_plan_close(struct collective_plan *plan)
     free(mine->wholes);
     free(mine->left_own);
     free(mine->pieces);
+    free(mine->bytes);
     free(mine->cursors);
     free(mine->sources);
     free(mine);

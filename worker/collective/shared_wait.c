@@ -1,6 +1,7 @@
 /* Positions: posting them, and waiting for others'. */
 #include "worker/collective/shared.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -165,9 +166,14 @@ static int shared_await_position(struct shared *row, int peer, int index, uint64
 {
     const _Atomic uint64_t *word = shared_word(row, peer, index);
     uint64_t found = atomic_load_explicit(word, memory_order_acquire);
-    for (int i = 0; found < position && i < row->spins; i++) {
-        doorbell_pause();
+    for (int look = 0; found < position && look < row->looks; look++) {
+        if (look > 0)
+            sched_yield(); /* to the rank that is waited for, if it has this processor */
         found = atomic_load_explicit(word, memory_order_acquire);
+        for (int i = 0; found < position && i < row->spins; i++) {
+            doorbell_pause();
+            found = atomic_load_explicit(word, memory_order_acquire);
+        }
     }
     if (found < position) {
         int status = shared_sleep(row, peer, index, position, err);
