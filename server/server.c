@@ -14,7 +14,7 @@
 #include "server/store/stored.h"
 
 enum { TICK_MS = 100, LEAVE_MS = 2000, LIMIT_BYTES = 64 << 20 };
-enum { START_S = 120, DEAD_S = 60 };
+enum { START_S = 120, DEAD_S = 60, AWAKE_NS = 50000 };
 
 static void on_left(void *context)
 {
@@ -225,6 +225,7 @@ int server_run(struct role_host *host, const struct server_options *options, str
         self->role = SHOAL__ROLE__SERVER;
         self->rank = -1;
         self->incarnation = host_incarnation();
+        net_stay_awake(server.net, AWAKE_NS, pool_available_cores() - 1);
         status = open_all(&server, err);
     }
     if (status == 0) {

@@ -353,11 +353,12 @@ static void on_prepare(uv_prepare_t *prepare)
 static void on_check(uv_check_t *check)
 {
     struct channel_watch *watch = check->data;
-    int any = 0;
+    int any = 0, peers = 0;
     uv_idle_stop(&watch->idle);
     for (struct channel *channel = watch->channels; channel; channel = channel->next) {
         if (channel->closed || !channel->memory)
             continue;
+        peers++;
         if (channel->asleep)
             duct_wake(&channel->memory->duct);
         channel->asleep = 0;
@@ -366,7 +367,7 @@ static void on_check(uv_check_t *check)
         any |= duct_has_message(&channel->memory->duct);
         drain(channel);
     }
-    if (any && watch->net->awake_ns > 0)
+    if (any && watch->net->awake_ns > 0 && peers <= watch->net->awake_peers_max)
         watch->awake_until_ns = clock_now_ns() + watch->net->awake_ns;
 }
 
@@ -406,9 +407,10 @@ void channel_watch_close(struct channel_watch *watch)
     uv_close((uv_handle_t *)&watch->idle, watch_handle_gone);
 }
 
-void net_stay_awake(struct net *net, int64_t ns)
+void net_stay_awake(struct net *net, int64_t ns, int peers_max)
 {
     net->awake_ns = ns;
+    net->awake_peers_max = peers_max;
 }
 
 /* --- opening ------------------------------------------------------------------------------------------ */

@@ -8,6 +8,9 @@ _Static_assert(sizeof(struct duct_descriptor) == 64, "one cache line a descripto
 _Static_assert(offsetof(struct duct_head, taken) == 128 && sizeof(struct duct_head) % DUCT_ALIGN == 0,
                "what one end polls is apart from what the other does");
 
+/* Who says something and then looks whether the other end waits for it (published and asleep, released and starved), and who
+ * says that it waits and then looks again, may not miss each other: these four are sequentially consistent. */
+
 static uint64_t round_up(uint64_t bytes)
 {
     return (bytes + DUCT_ALIGN - 1) / DUCT_ALIGN * DUCT_ALIGN;
@@ -87,7 +90,7 @@ static void reclaim(struct duct *duct)
 {
     for (int i = 0; i < duct->used_count;) {
         uint16_t slot = duct->used[i];
-        uint32_t released = atomic_load_explicit(&duct->theirs->released[slot], memory_order_acquire);
+        uint32_t released = atomic_load(&duct->theirs->released[slot]);
         if (released != duct->generation[slot]) {
             i++;
             continue;
@@ -143,8 +146,7 @@ static int find_room(struct duct *duct, uint64_t bytes, uint64_t *offset)
     if (status == STATUS_BUSY) {
         duct->wants += duct->wants == UINT32_MAX ? 2 : 1;
         duct->starving = 1;
-        atomic_store_explicit(&duct->mine->starved, duct->wants, memory_order_relaxed);
-        atomic_thread_fence(memory_order_seq_cst);
+        atomic_store(&duct->mine->starved, duct->wants);
         status = has_room(duct, bytes, offset);
     }
     if (status == STATUS_OK && duct->starving) {
@@ -177,14 +179,13 @@ int duct_write(struct duct *duct, const struct message_part *parts, int count)
         at += round_up(parts[i].bytes);
     }
     duct->published++;
-    atomic_store_explicit(&duct->mine->published, duct->published, memory_order_release);
+    atomic_store(&duct->mine->published, duct->published);
     return STATUS_OK;
 }
 
 int duct_should_ring(struct duct *duct)
 {
-    atomic_thread_fence(memory_order_seq_cst);
-    uint32_t asleep = atomic_load_explicit(&duct->theirs->asleep, memory_order_relaxed);
+    uint32_t asleep = atomic_load(&duct->theirs->asleep);
     if (asleep == 0 || asleep == duct->rung_sleep)
         return 0;
     duct->rung_sleep = asleep;
@@ -195,7 +196,7 @@ int duct_should_ring(struct duct *duct)
 
 int duct_has_message(const struct duct *duct)
 {
-    return !duct->broken && atomic_load_explicit(&duct->theirs->published, memory_order_relaxed) != duct->taken;
+    return !duct->broken && atomic_load(&duct->theirs->published) != duct->taken;
 }
 
 /* `descriptor` is this end's own copy. */
@@ -240,17 +241,15 @@ int duct_read(struct duct *duct, struct duct_message *message)
 
 int duct_release(struct duct *duct, uint32_t slot, uint32_t generation)
 {
-    atomic_store_explicit(&duct->mine->released[slot], generation, memory_order_release);
-    atomic_thread_fence(memory_order_seq_cst);
-    uint32_t want = atomic_load_explicit(&duct->theirs->starved, memory_order_relaxed);
+    atomic_store(&duct->mine->released[slot], generation);
+    uint32_t want = atomic_load(&duct->theirs->starved);
     return want != 0 && atomic_exchange_explicit(&duct->rung_want, want, memory_order_relaxed) != want;
 }
 
 int duct_sleep(struct duct *duct)
 {
     duct->sleeps += duct->sleeps == UINT32_MAX ? 2 : 1;
-    atomic_store_explicit(&duct->mine->asleep, duct->sleeps, memory_order_relaxed);
-    atomic_thread_fence(memory_order_seq_cst);
+    atomic_store(&duct->mine->asleep, duct->sleeps);
     return duct_has_message(duct);
 }
 

@@ -87,8 +87,9 @@ struct net_share {
 /* Asks the other end for it, now and whenever the connection comes back. Once a link. */
 void net_link_share(struct net_link *link, const struct net_share *share);
 int net_link_is_shared(const struct net_link *link);
-/* After a message through shared memory this loop looks for the next one so long before it sleeps. 0: it sleeps at once. */
-void net_stay_awake(struct net *net, int64_t ns);
+/* After a message through shared memory this loop looks for the next one so long before it sleeps, while at most so many
+ * peers share memory with it: as many as have processors beside its own. */
+void net_stay_awake(struct net *net, int64_t ns, int peers_max);
 
 /* --- serving end ------------------------------------------------------------------------------------ */
 

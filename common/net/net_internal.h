@@ -32,6 +32,7 @@ struct net {
     int deferred;     /* the timer was late and gave the sockets a turn first */
     int closing;
     int64_t awake_ns; /* net_stay_awake */
+    int awake_peers_max;
 };
 
 int64_t net_now_ms(void);

@@ -18,6 +18,8 @@ static const struct arg rows[] = {
     {"embedded", ARG_FLAG, AT(embedded), NULL, "every role as a thread of this process", 0, 0},
     {"set", ARG_LIST, AT(sets), "KEY=VALUE",
      "set an option of the job, above file and environment; may be given again", 0, 0},
+    {"transport", ARG_TEXT, AT(transport), "NAME",
+     "tcp, shm or auto (shared memory where possible): --set parallel.transport=NAME", 0, 0},
     {"data", ARG_TEXT, AT(data), "DIR", "the data's paths start here; default: at the job file", 0, 0},
     {"init", ARG_TEXT, AT(init), "A.safetensors", "start from these weights", 0, 0},
     {"export", ARG_TEXT, AT(export_path), "B.safetensors", "write the trained model", 0, 0},

@@ -46,7 +46,7 @@ static int load_first(struct run_plan *plan, struct job_source *source, struct e
 
 static int load(struct run_plan *plan, const char *path, const struct run_options *options, struct errbuf *err)
 {
-    struct job_override overrides[2];
+    struct job_override overrides[3];
     int count = 0;
     struct job_source source = {.path = path,
                                 .environment = environ,
@@ -55,6 +55,8 @@ static int load(struct run_plan *plan, const char *path, const struct run_option
                                 .overrides = overrides,
                                 .need = JOB_NEED_TRAINING};
     char workers_text[24];
+    if (options->transport)
+        overrides[count++] = (struct job_override){"parallel.transport", options->transport, "--transport"};
     if (options->workers)
         overrides[count++] = (struct job_override){"cluster.workers", options->workers, "--workers"};
     if (options->servers)

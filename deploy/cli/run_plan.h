@@ -10,6 +10,7 @@ struct job;
 
 struct run_options {
     const char *workers, *servers; /* counts as typed; servers may be "same" */
+    const char *transport;         /* NULL: as the job says */
     const char *init, *export_path, *metrics, *trace, *resume, *data, *state;
     int embedded, print_config, threads;
     int paths_elsewhere; /* paths are other machines': not looked at */

@@ -32,25 +32,28 @@ static int close_folder(void **state)
 struct variant {
     int servers, threads;
     const char *sets[3];
+    int sockets; /* tcp loopback, or memory shared as between processes */
 };
 static const struct variant variants[] = {
-    {1, 1, {NULL}}, /* twice over */
-    {2, 1, {NULL}},
-    {3, 2, {NULL}},
-    {1, 2, {"parallel.update=eager", "optimizer.nonfinite=stop"}},
-    {3, 1, {"parallel.update=eager", "optimizer.nonfinite=stop"}},
-    {2, 1, {"parallel.update_at=worker"}},
-    {1, 1, {"parallel.bucket_bytes=65536", "parallel.message_bytes=65536", "parallel.credit_bytes=65536"}},
-    {3, 1, {"parallel.bucket_bytes=100000", "parallel.message_bytes=131072", "parallel.credit_bytes=200000"}},
-    {2, 2, {"parallel.bucket_bytes=1073741824", "parallel.message_bytes=16777216"}},
-    {2, 1, {"parallel.update_at=worker", "parallel.bucket_bytes=65536", "parallel.message_bytes=65536"}},
+    {1, 1, {NULL}, 0}, /* twice over */
+    {2, 1, {NULL}, 0},
+    {3, 2, {NULL}, 0},
+    {1, 2, {"parallel.update=eager", "optimizer.nonfinite=stop"}, 0},
+    {3, 1, {"parallel.update=eager", "optimizer.nonfinite=stop"}, 0},
+    {2, 1, {"parallel.update_at=worker"}, 0},
+    {1, 1, {"parallel.bucket_bytes=65536", "parallel.message_bytes=65536", "parallel.credit_bytes=65536"}, 0},
+    {3, 1, {"parallel.bucket_bytes=100000", "parallel.message_bytes=131072", "parallel.credit_bytes=200000"}, 0},
+    {2, 2, {"parallel.bucket_bytes=1073741824", "parallel.message_bytes=16777216"}, 0},
+    {2, 1, {"parallel.update_at=worker", "parallel.bucket_bytes=65536", "parallel.message_bytes=65536"}, 0},
+    {2, 1, {"parallel.transport=shm", "parallel.message_bytes=65536"}, 1},
+    {1, 2, {"parallel.transport=tcp"}, 1},
 };
 
 static void run_one(const struct variant *variant, int workers, int accumulate, const char *const *extra,
                     char sha256[EMBEDDED_SHA])
 {
     struct embedded_order order = {.yaml = yaml, .workers = workers, .servers = variant->servers,
-                                   .threads = variant->threads, .folder = folder};
+                                   .threads = variant->threads, .folder = folder, .sockets = variant->sockets};
     struct embedded_result result;
     for (int i = 0; i < 3 && variant->sets[i] != NULL; i++)
         embedded_set(&order, "%s", variant->sets[i]);

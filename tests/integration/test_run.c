@@ -150,6 +150,7 @@ static void expect_metrics(const char *path, int steps, const char *sha256)
     assert_int_equal(summaries, 1);
 }
 
+/* Processes share memory, use tcp, or are threads. */
 static void processes_and_threads_export_the_same_bytes(void **state)
 {
     struct fixture *fixture = *state;
@@ -164,6 +165,14 @@ static void processes_and_threads_export_the_same_bytes(void **state)
     assert_non_null(trace);
     json_decref(trace);
     start(fixture, SHOAL " run job.yaml --workers 2 --servers same --embedded --export b.safetensors");
+    expect_end(fixture, 0, TRAIN_MS);
+    file_sha256("b.safetensors", threads);
+    assert_string_equal(processes, threads);
+    start(fixture, SHOAL " run job.yaml --workers 2 --servers 1 --transport tcp --export b.safetensors");
+    expect_end(fixture, 0, TRAIN_MS);
+    file_sha256("b.safetensors", threads);
+    assert_string_equal(processes, threads);
+    start(fixture, SHOAL " run job.yaml --workers 2 --servers 2 --transport shm --export b.safetensors");
     expect_end(fixture, 0, TRAIN_MS);
     file_sha256("b.safetensors", threads);
     assert_string_equal(processes, threads);

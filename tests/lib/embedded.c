@@ -131,7 +131,10 @@ static void run_coordinator(struct role *role)
 static void run_server(struct role *role)
 {
     char listen[64];
-    snprintf(listen, sizeof listen, "inproc://server-%d", role->rank);
+    if (role->cluster->order->sockets)
+        snprintf(listen, sizeof listen, "tcp://127.0.0.1:0");
+    else
+        snprintf(listen, sizeof listen, "inproc://server-%d", role->rank);
     struct server_options options = {.listen = listen, .cluster = address, .rank = role->rank,
                                      .threads = role->cluster->order->threads > 0 ? role->cluster->order->threads : 1,
                                      .once = role->cluster->order->jobs < 2, .state_dir = ""};

@@ -19,6 +19,7 @@ struct embedded_order {
     int sets_count;
     int workers, servers; /* 0: 1 */
     int threads;          /* of each worker and server; 0: 1 */
+    int sockets;          /* servers listen on tcp loopback: parallel.transport then decides how payload moves */
     const char *folder;   /* embedded_folder_create's: metrics, export and log go there */
     const char *init;     /* NULL: none */
     int resume;

@@ -14,11 +14,6 @@
 enum { TICK_MS = 100, LEAVE_MS = 2000, LIMIT_BYTES = 64 << 20 };
 static const double DEAD_S = 60;
 
-void client_wake(struct client *client)
-{
-    uv_async_send(&client->wake);
-}
-
 void client_fail_locked(struct client *client, int status, const char *text)
 {
     if (client->status == 0) {
@@ -170,10 +165,13 @@ static void send_requests(struct client *client)
 static void on_left(void *context)
 {
     struct client *client = context;
+    pthread_mutex_lock(&client->lock);
+    client->left = 1;
+    pthread_mutex_unlock(&client->lock);
     uv_stop(&client->loop);
 }
 
-static void turn(struct client *client)
+void client_turn(struct client *client)
 {
     pthread_mutex_lock(&client->lock);
     int closing = client->closing;
@@ -206,7 +204,14 @@ static void turn(struct client *client)
 
 static void on_wake(uv_async_t *wake)
 {
-    turn(wake->data);
+    struct client *client = wake->data;
+    client_turn(client);
+    pthread_mutex_lock(&client->lock);
+    int wanted = client->turner == CLIENT_LOOP_WANTED;
+    pthread_mutex_unlock(&client->lock);
+    if (wanted) {
+        uv_stop(&client->loop);
+    }
 }
 
 /* Waiters sleep on a condition that a signal handler cannot raise; the tick looks for them. */
@@ -222,13 +227,13 @@ static void on_tick(uv_timer_t *timer)
         pthread_cond_broadcast(&client->changed);
         pthread_mutex_unlock(&client->lock);
     }
-    turn(client);
+    client_turn(client);
 }
 
 static void *loop_main(void *argument)
 {
     struct client *client = argument;
-    uv_run(&client->loop, UV_RUN_DEFAULT);
+    client_loop_run(client);
     exchange_close_links(client);
     member_destroy(client->member);
     net_destroy(client->net, 500);
@@ -270,6 +275,13 @@ static int open_net(struct client *client, struct errbuf *err)
     return member_create(&client->member, client->net, &client->loop, &member, err);
 }
 
+static void destroy_lock(struct client *client)
+{
+    pthread_mutex_destroy(&client->lock);
+    pthread_cond_destroy(&client->changed);
+    pthread_cond_destroy(&client->parked);
+}
+
 static int wait_joined(struct client *client, struct errbuf *err)
 {
     pthread_mutex_lock(&client->lock);
@@ -306,6 +318,11 @@ int client_open(struct client **out, const struct client_options *options, struc
     }
     pthread_mutex_init(&client->lock, NULL);
     pthread_cond_init(&client->changed, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&client->parked, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     uv_loop_init(&client->loop);
     uv_async_init(&client->loop, &client->wake, on_wake);
     uv_timer_init(&client->loop, &client->timer);
@@ -317,10 +334,9 @@ int client_open(struct client **out, const struct client_options *options, struc
         status = errbuf_set(err, STATUS_NOMEM, "client: no thread");
     }
     if (status != 0) {
-        uv_stop(&client->loop);
+        on_left(client);
         loop_main(client);
-        pthread_mutex_destroy(&client->lock);
-        pthread_cond_destroy(&client->changed);
+        destroy_lock(client);
         free(client);
         return status;
     }
@@ -343,8 +359,8 @@ void client_close(struct client *client, int status, const char *text)
     client->closing = 1;
     client->leave_status = status;
     snprintf(client->leave_text, sizeof(client->leave_text), "%s", text ? text : "");
-    pthread_mutex_unlock(&client->lock);
     client_wake(client);
+    pthread_mutex_unlock(&client->lock);
     pthread_join(client->thread, NULL);
     while (client->requests) { /* only posted ones have nobody who waits */
         struct client_request *request = client->requests;
@@ -357,8 +373,7 @@ void client_close(struct client *client, int status, const char *text)
         message_close(&event->message);
         free(event);
     }
-    pthread_mutex_destroy(&client->lock);
-    pthread_cond_destroy(&client->changed);
+    destroy_lock(client);
     free(client);
 }
 
@@ -404,8 +419,8 @@ void client_ask_stop(struct client *client)
 {
     pthread_mutex_lock(&client->lock);
     client->stop_asked += client->stop_asked == 0;
-    pthread_mutex_unlock(&client->lock);
     client_wake(client);
+    pthread_mutex_unlock(&client->lock);
 }
 
 /* --- events and calls ------------------------------------------------------------------------------------ */
@@ -420,9 +435,16 @@ int client_next_event(struct client *client, int idle, struct message *out, stru
         client->next_job = 1;
         client_wake(client);
     }
+    struct client_waiting waiting;
+    client_wait_begin(client, &waiting);
     while (!client->events && client->status == 0 && !client->loop_over && !(idle && client->options.host->stop)) {
-        pthread_cond_wait(&client->changed, &client->lock);
+        if (idle) {
+            pthread_cond_wait(&client->changed, &client->lock);
+        } else {
+            client_wait_step(client, &waiting);
+        }
     }
+    client_wait_end(client, &waiting);
     struct client_event *event = client->events;
     int status = 0;
     if (event) {
@@ -464,7 +486,6 @@ static void add_request(struct client *client, struct client_request *request)
         link = &(*link)->next;
     }
     *link = request;
-    client_wake(client);
 }
 
 int client_call(struct client *client, Shoal__Envelope *envelope, struct buf *const *frames, int frames_count,
@@ -479,9 +500,12 @@ int client_call(struct client *client, Shoal__Envelope *envelope, struct buf *co
     errbuf_init(&request->err);
     pthread_mutex_lock(&client->lock);
     add_request(client, request);
+    struct client_waiting waiting;
+    client_wait_begin(client, &waiting);
     while (!request->done && !client->loop_over && client->status == 0) {
-        pthread_cond_wait(&client->changed, &client->lock);
+        client_wait_step(client, &waiting);
     }
+    client_wait_end(client, &waiting);
     if (!request->done) {
         int status = client->status ? client->status : STATUS_CLOSED;
         errbuf_set(err, status, "%s", client->status ? client->why.text : "the client is closed");
@@ -539,6 +563,7 @@ int client_post(struct client *client, Shoal__Envelope *envelope, struct buf *fr
     } else {
         client->posted = 1;
         add_request(client, request);
+        client_wake(client);
     }
     pthread_mutex_unlock(&client->lock);
     return status;

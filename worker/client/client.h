@@ -68,6 +68,7 @@ struct client_peers {
     char *const *addresses; /* by server rank; borrowed until client_detach */
     char *const *keys;      /* CURVE public keys by server rank; NULL without CURVE */
     int count;
+    int neighbours; /* workers of the job on this host, this one included */
     enum client_transport transport; /* shm: STATUS_UNKNOWN or what else is in the way, with the server that cannot share */
 };
 int client_attach(struct client *client, const struct keymap *map, const struct client_peers *peers,
@@ -80,7 +81,7 @@ void client_push(struct client *client, enum client_push_kind kind, int range, c
                  uint64_t clock);
 /* Fetches a range that has finished at least `clock` into out. One pull a range may be under way. */
 void client_pull(struct client *client, int range, uint64_t clock, float *out);
-/* Small ranges are gathered into one message while the caller adds more; this lets the last ones go. */
+/* Small ranges are gathered into one message while the caller adds more; this lets the last ones go. So does a wait. */
 void client_flush(struct client *client);
 int client_wait_layer(struct client *client, int layer, struct errbuf *err); /* its pulls are in */
 /* The pushes of one layer (or first values) are acknowledged and their memory is free to write. */

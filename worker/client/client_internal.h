@@ -56,6 +56,8 @@ struct client_server {
     int greeted;
 };
 
+enum client_turner { CLIENT_LOOP_THREAD, CLIENT_LOOP_WANTED, CLIENT_LOOP_PARKED, CLIENT_LOOP_LENT };
+
 struct client {
     struct client_options options;
     struct log log;
@@ -68,7 +70,7 @@ struct client {
     int *layer_pulls;   /* by layer: pulls under way */
     int *layer_pushes;  /* by layer: pushes under way, and buffers of theirs that ZeroMQ may still read */
     int layer_waiters;  /* threads that wait for one layer's pushes */
-    int pushes;         /* under way */
+    int pushes, pulls;  /* under way */
     int memory_shared;  /* push buffers that ZeroMQ may still read */
     struct client_bytes bytes;
     int status;         /* of the job: 0 while it goes well */
@@ -87,10 +89,15 @@ struct client {
     struct client_range *ranges;
     struct client_server *servers; /* links are the loop thread's */
     struct client_peers peers;
-    int servers_count, attach_wanted, attached, greeted;
+    int servers_count, attach_wanted, attached, greeted, shared;
     struct trace *trace;
+    enum client_turner turner; /* client_loop.c */
+    pthread_cond_t parked;     /* where the loop's thread waits while others turn the loop */
+    int waiters, recalled, parked_for_long, left;
+    uint64_t lent;             /* how often */
+    int64_t spin_ns;           /* a caller looks so long for an answer before it sleeps */
 
-    /* the loop thread's */
+    /* of whoever turns the loop */
     uv_loop_t loop;
     uv_async_t wake;
     uv_timer_t timer;
@@ -102,7 +109,22 @@ struct client {
     char host_id[128];
 };
 
-void client_wake(struct client *client);
+/* --- client_loop.c: under the lock, but for client_loop_run -------------------------------------------------- */
+void client_wake(struct client *client);      /* the loop is turned soon */
+void client_wake_once(struct client *client); /* unless it has been woken already */
+void client_loop_run(struct client *client);  /* the loop's thread, until the client has left */
+/* A wait is begin, one step after another while what is waited for is not there, end. What was handed over before leaves
+ * with the first step. */
+struct client_waiting {
+    int turned;
+    int64_t spin_until_ns;
+};
+void client_wait_begin(struct client *client, struct client_waiting *waiting);
+void client_wait_step(struct client *client, struct client_waiting *waiting);
+void client_wait_end(struct client *client, struct client_waiting *waiting);
+/* client.c: sends what callers have handed over. Whoever turns the loop, without the lock. */
+void client_turn(struct client *client);
+
 /* Under the lock: the job has failed; wakes every waiter. The first reason stays. */
 void client_fail_locked(struct client *client, int status, const char *text);
 void client_fail(struct client *client, int status, const char *text);

@@ -255,6 +255,7 @@ static void values_in(struct client *client, const struct exchange_message *mess
         struct client_range *range = &client->ranges[message->ranges[i]];
         client->layer_pulls[range->range->layer]--;
     }
+    client->pulls -= message->count;
     pthread_cond_broadcast(&client->changed);
     pthread_mutex_unlock(&client->lock);
 }
@@ -338,8 +339,8 @@ void exchange_turn(struct client *client)
     pthread_mutex_unlock(&client->lock);
     for (int s = 0; s < client->servers_count; s++) {
         if (client->servers[s].greeted) {
+            send_pulls(&client->servers[s]); /* first: they are small, and their answers come while pushes leave */
             send_pushes(&client->servers[s]);
-            send_pulls(&client->servers[s]);
         }
     }
 }
@@ -349,9 +350,12 @@ void exchange_turn(struct client *client)
 static int wait_for(struct client *client, const int *value, int wanted, struct errbuf *err)
 {
     pthread_mutex_lock(&client->lock);
+    struct client_waiting waiting;
+    client_wait_begin(client, &waiting);
     while (*value != wanted && client->status == 0 && !client->loop_over) {
-        pthread_cond_wait(&client->changed, &client->lock);
+        client_wait_step(client, &waiting);
     }
+    client_wait_end(client, &waiting);
     int status = 0;
     if (*value != wanted) {
         status = errbuf_set(err, client->status ? client->status : STATUS_CLOSED, "%s",
@@ -418,12 +422,11 @@ int client_attach(struct client *client, const struct keymap *map, const struct 
     client->map = map;
     client->peers = *peers;
     client->servers_count = peers->count;
-    client->greeted = 0;
-    client->pushes = 0;
+    client->greeted = client->shared = 0;
+    client->pushes = client->pulls = 0;
     memset(&client->bytes, 0, sizeof(client->bytes));
     client->attach_wanted = 1;
     pthread_mutex_unlock(&client->lock);
-    client_wake(client);
     return wait_for(client, &client->greeted, peers->count, err);
 }
 
@@ -437,15 +440,6 @@ void client_detach(struct client *client)
     }
     free_exchange(client);
     pthread_mutex_unlock(&client->lock);
-}
-
-static void wake_once(struct client *client)
-{
-    int woken = client->woken;
-    client->woken = 1;
-    if (!woken) {
-        client_wake(client);
-    }
 }
 
 void client_push(struct client *client, enum client_push_kind kind, int range, const float *data, double weight,
@@ -472,6 +466,7 @@ void client_pull(struct client *client, int range, uint64_t clock, float *out)
     r->pull_ns = clock_now_ns();
     pthread_mutex_lock(&client->lock);
     client->layer_pulls[r->range->layer]++;
+    client->pulls++;
     queue_put(client, &client->new_pulls[r->range->server], range);
     pthread_mutex_unlock(&client->lock);
 }
@@ -479,7 +474,7 @@ void client_pull(struct client *client, int range, uint64_t clock, float *out)
 void client_flush(struct client *client)
 {
     pthread_mutex_lock(&client->lock);
-    wake_once(client);
+    client_wake_once(client);
     pthread_mutex_unlock(&client->lock);
 }
 

@@ -1,16 +1,21 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/pool.h"
 #include "base/status.h"
 #include "worker/client/client_internal.h"
 
 /* Shared memory for what is under way, each direction, a worker and a server; and what a message of small ranges needs more. */
-enum { SHARED_BYTES = 8 << 20, GATHERED_BYTES = 256 << 10, CLIENT_TEXT = 320 };
+enum { SHARED_BYTES = 8 << 20, GATHERED_BYTES = 256 << 10, CLIENT_TEXT = 320, SPIN_NS = 50000 };
 
 static void set_greeted(struct client_server *server)
 {
     struct client *client = server->client;
     pthread_mutex_lock(&client->lock);
+    client->shared += net_link_is_shared(server->link);
+    /* Who waits looks around first, when every worker and server here has a processor of its own. */
+    int crowd = client->peers.neighbours + client->shared;
+    client->spin_ns = client->shared > 0 && crowd <= pool_available_cores() ? SPIN_NS : 0;
     client->greeted += !server->greeted;
     server->greeted = 1;
     pthread_cond_broadcast(&client->changed);

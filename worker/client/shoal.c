@@ -360,6 +360,7 @@ static int make_keys(struct shoal_client *c)
 static int take_start(struct shoal_client *c, const Shoal__Start *start, const struct job *job, struct errbuf *err)
 {
     struct client_peers peers = {.addresses = start->servers, .count = (int)start->n_servers,
+                                 .neighbours = c->neighbours,
                                  .transport = (enum client_transport)job->parallel.transport,
                                  .keys = start->n_server_keys == start->n_servers ? start->server_keys : NULL};
     if (make_keys(c) != 0) {
@@ -409,7 +410,12 @@ static int learn_job(struct shoal_client *c, struct errbuf *err)
     if (status != 0) {
         return status;
     }
-    c->world = (int)job.envelope->job_begin->workers;
+    const Shoal__JobBegin *begin = job.envelope->job_begin;
+    c->world = (int)begin->workers;
+    size_t mine = (size_t)client_rank(c->client);
+    for (size_t r = 0; mine < begin->n_worker_hosts && r < begin->n_worker_hosts; r++) {
+        c->neighbours += strcmp(begin->worker_hosts[r], begin->worker_hosts[mine]) == 0;
+    }
     c->yaml = strdup(job.envelope->job_begin->yaml);
     message_close(&job);
     return c->yaml ? 0 : errbuf_set(err, STATUS_NOMEM, "out of memory");

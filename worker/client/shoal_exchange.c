@@ -97,7 +97,6 @@ static int wait_stored(struct shoal_client *c)
 {
     struct errbuf err;
     errbuf_init(&err);
-    flush_now(c);
     c->initialising++;
     shoal_unlock(c);
     int status = client_wait_pushes(c->client, &err);
@@ -345,7 +344,6 @@ static int wait_pulled(struct shoal_client *c, const int *keys, int count)
 {
     struct errbuf err;
     errbuf_init(&err);
-    flush_now(c);
     shoal_unlock(c);
     int status = 0;
     for (int i = 0; i < count && status == 0; i++) {
@@ -381,7 +379,6 @@ static int wait_pushed(struct shoal_client *c, const int *keys, int count, uint6
         if (key->data == key->copy) {
             continue; /* it is the library's own */
         }
-        flush_now(c);
         shoal_unlock(c);
         status = client_wait_layer_pushes(c->client, keys[i], &err);
         shoal_lock(c);
@@ -528,7 +525,7 @@ static int end_step(struct shoal_client *c)
     while (c->send_next < c->table.tensor_count) {
         send_key(c, c->send_next++);
     }
-    flush_now(c);
+    c->unflushed = 0; /* the report takes everything along */
     uint64_t step = c->step + 1;
     double weight = c->weight;
     shoal_unlock(c);

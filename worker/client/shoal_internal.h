@@ -54,6 +54,7 @@ struct shoal_client {
     int status;  /* the job's, once it failed */
     struct errbuf why, last;
     int world, resumed;
+    int neighbours; /* ranks on this host */
     struct param_table table;
     struct keymap map;
     struct message start; /* addresses and keys of the servers are in it */

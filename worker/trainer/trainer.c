@@ -140,6 +140,18 @@ static int list_snapshot(struct trainer *trainer, const Shoal__Start *start)
     return trainer->snapshot_paths && trainer->snapshot_paths_count == (int)start->n_files ? 0 : STATUS_NOMEM;
 }
 
+/* Workers of this job on this host. */
+static int neighbours(const struct trainer *trainer)
+{
+    const Shoal__JobBegin *begin = trainer->begin;
+    const char *mine = (size_t)trainer->rank < begin->n_worker_hosts ? begin->worker_hosts[trainer->rank] : "";
+    int count = 0;
+    for (size_t rank = 0; rank < begin->n_worker_hosts; rank++) {
+        count += strcmp(begin->worker_hosts[rank], mine) == 0;
+    }
+    return count > 0 ? count : 1;
+}
+
 static int open_peers(struct trainer *trainer, const struct message *event, struct errbuf *err)
 {
     const Shoal__Start *start = event->envelope->start;
@@ -147,6 +159,7 @@ static int open_peers(struct trainer *trainer, const struct message *event, stru
         return trainer_ring_open(trainer, start, event->envelope->job, event->envelope->cluster_epoch, err);
     }
     struct client_peers peers = {.addresses = start->servers, .count = (int)start->n_servers,
+                                 .neighbours = neighbours(trainer),
                                  .transport = (enum client_transport)trainer->job->parallel.transport,
                                  .keys = start->n_server_keys == start->n_servers ? start->server_keys : NULL};
     return client_attach(trainer->client, &trainer->map, &peers, err);
@@ -314,18 +327,6 @@ static void trainer_close(struct trainer *trainer)
     trace_destroy(trainer->trace);
     pool_destroy(trainer->pool);
     job_destroy(trainer->job);
-}
-
-/* Workers of this job on this host. */
-static int neighbours(const struct trainer *trainer)
-{
-    const Shoal__JobBegin *begin = trainer->begin;
-    const char *mine = (size_t)trainer->rank < begin->n_worker_hosts ? begin->worker_hosts[trainer->rank] : "";
-    int count = 0;
-    for (size_t rank = 0; rank < begin->n_worker_hosts; rank++) {
-        count += strcmp(begin->worker_hosts[rank], mine) == 0;
-    }
-    return count > 0 ? count : 1;
 }
 
 /* The number of threads never changes a bit of the result. */
