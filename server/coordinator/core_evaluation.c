@@ -176,8 +176,9 @@ static struct core_evaluation *slot_of(struct coordinator_core *core, uint64_t s
 {
     struct core_job *job = &core->job;
     int index = strcmp(set, "test") == 0 ? 0 : strcmp(set, "validation") == 0 ? 1 : -1;
-    /* A ring's worker evaluates while reports of others are on their way. */
-    int early = job->ring && core->phase == CORE_RUNNING && step == job->step.step;
+    /* A ring's worker evaluates while reports of others, of this step and of the one before, are on their way. */
+    uint64_t now = job->step.step;
+    int early = job->ring && core->phase == CORE_RUNNING && (step == now || step == now + 1);
     if (index < 0 || (step != job->last_step && !early))
         return NULL;
     struct core_evaluation *evaluation = &job->evaluations[index];

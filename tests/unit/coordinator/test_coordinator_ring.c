@@ -175,6 +175,30 @@ static void evaluations_and_summaries_may_overtake_the_last_report(void **state)
     ring_close(&r);
 }
 
+/* Rank 0's reports are slow: the others have evaluated step 6 before its report of step 5 comes. */
+static void an_evaluation_may_overtake_a_report_of_the_step_before(void **state)
+{
+    (void)state;
+    struct ring r;
+    start(&r, "ddp", "");
+    for (uint64_t step = 1; step <= 4; step++)
+        ring_step(&r, step);
+    struct actor_vote vote = ring_vote(&r, 5), last = ring_vote(&r, 6);
+    last.t = vote.t + 1;
+    last.evaluate = 1;
+    double row[3][4] = {{0, 1, 10, 5}, {1, 1, 10, 5}, {2, 1, 10, 5}};
+    uint64_t requests[3];
+    for (int i = 2; i >= 0; i--) {
+        assert_int_equal(world_status(&r.world, actor_ring_report(&r.workers[i], 5, &vote)), 0);
+        assert_int_equal(world_status(&r.world, actor_ring_report(&r.workers[i], 6, &last)), 0);
+        requests[i] = actor_evaluated(&r.workers[i], 6, "test", row[i], 1);
+    }
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(world_answer(&r.world, requests[i])->envelope->evaluation->correct, 15);
+    ring_finish(&r);
+    ring_close(&r);
+}
+
 static void disagreeing_verdicts_end_the_job(void **state)
 {
     (void)state;
@@ -406,6 +430,7 @@ int main(void)
         cmocka_unit_test(a_worker_without_an_address_is_refused),
         cmocka_unit_test(a_rank_may_be_a_step_ahead),
         cmocka_unit_test(evaluations_and_summaries_may_overtake_the_last_report),
+        cmocka_unit_test(an_evaluation_may_overtake_a_report_of_the_step_before),
         cmocka_unit_test(disagreeing_verdicts_end_the_job),
         cmocka_unit_test(a_step_that_is_not_finite_is_skipped_or_ends_the_job),
         cmocka_unit_test(the_workers_that_own_state_save_it),
