@@ -17,3 +17,8 @@ int schedule_saves(const struct job *job, uint64_t step, int last)
     const char *dir = job->snapshot.dir;
     return dir != NULL && *dir != '\0' && (last || divides(job->snapshot.every, step));
 }
+
+int schedule_writes(const struct job *job, int rank)
+{
+    return rank == 0 || job->parallel.data != JOB_DDP;
+}

@@ -36,7 +36,7 @@ static int count_savers(const struct core_job *job, enum core_kind kind)
     if (kind == CORE_SERVER)
         return job->servers;
     if (job->ring)
-        return job->job->parallel.data == JOB_DDP ? 1 : job->workers;
+        return schedule_writes(job->job, job->workers - 1) ? job->workers : 1;
     return job->job->parallel.update_at == JOB_UPDATE_AT_WORKER;
 }
 

@@ -114,7 +114,8 @@ static int after_step(struct trainer *trainer, int last, int stopped, int *over,
     if (schedule_evaluates(trainer->job, step, last, stopped)) {
         status = trainer_evaluate_sets(trainer, last, over, err);
     }
-    if (status == 0 && (schedule_saves(trainer->job, step, last) || trainer->snapshot_asked)) {
+    if (status == 0 && schedule_writes(trainer->job, trainer->rank) &&
+        (schedule_saves(trainer->job, step, last) || trainer->snapshot_asked)) {
         status = trainer_wait_snapshot(trainer, step, err);
     }
     return status;

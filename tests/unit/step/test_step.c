@@ -252,6 +252,16 @@ static void saves_when_due_and_at_the_end_when_there_is_a_folder(void **state)
     assert_false(schedule_saves(&job, 8, 1));
 }
 
+static void every_rank_writes_its_parts_and_one_what_all_hold(void **state)
+{
+    (void)state;
+    for (int data = JOB_DDP; data <= JOB_ZERO3; data++) {
+        struct job job = {.parallel = {.data = (enum job_parallel_data)data}};
+        assert_true(schedule_writes(&job, 0));
+        assert_int_equal(schedule_writes(&job, 3), data != JOB_DDP);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -265,6 +275,7 @@ int main(void)
         cmocka_unit_test(gives_the_same_norm_for_any_arrival),
         cmocka_unit_test(evaluates_when_due_and_at_the_end_that_nobody_asked_for),
         cmocka_unit_test(saves_when_due_and_at_the_end_when_there_is_a_folder),
+        cmocka_unit_test(every_rank_writes_its_parts_and_one_what_all_hold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
