@@ -123,8 +123,10 @@ void client_wait_end(struct client *client, struct client_waiting *waiting)
         return;
     }
     int busy = client->pushes > 0 || client->pulls > 0 || client->requests || client->waiters > 0;
-    if (busy || client->left || client->parked_for_long) {
+    if (busy || client->left) {
         client->recalled = 1;
+    }
+    if (client->recalled || client->parked_for_long) { /* after a long wait the lease begins anew */
         pthread_cond_signal(&client->parked);
     }
     if (client->waiters > 0) {
