@@ -14,6 +14,16 @@
 #include "base/errbuf.h"
 #include "files/fs.h"
 #include "files/safetensors.h"
+#include "tests/lib/embedded.h"
+
+const struct cluster_way cluster_ways[CLUSTER_WAYS] = {{"ps", 1},    {"ps", 2},    {"ps", 3},   {"ddp", 0},
+                                                       {"zero1", 0}, {"zero2", 0}, {"zero3", 0}};
+
+void cluster_jobs_way(struct embedded_order *order, const struct cluster_way *way)
+{
+    order->servers = way->servers;
+    embedded_set(order, "parallel.data=%s", way->mode);
+}
 
 static const char iris[] = "/usr/lib/python3/dist-packages/sklearn/datasets/data/iris.csv";
 

@@ -1,4 +1,4 @@
-/* N02, N03, N04, N05, N06, N10 and N14 on whole clusters, on data small enough to follow by hand. */
+/* N02, N03, N04, N05, N06, N10 and N14 on whole clusters in every mode, on data small enough to follow by hand. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,15 +42,16 @@ static void N02_a_worker_without_rows_idles(void **state)
     double losses[6] = {0};
     (void)state;
     cluster_jobs_write(folder, "seven.csv", "1,2,0\n-1,0.5,1\n2,1,0\n-2,-1,1\n0.5,1,0\n1,-3,1\n3,3,0\n");
-    for (int workers = 1; workers <= 4; workers++) {
-        struct embedded_order order = {.yaml = text, .workers = workers, .servers = 1 + workers % 3, .folder = folder};
+    for (int run = 0; run < 4 * CLUSTER_WAYS; run++) {
+        struct embedded_order order = {.yaml = text, .workers = 1 + run / CLUSTER_WAYS, .folder = folder};
         struct embedded_result result;
         int64_t samples = 0;
+        cluster_jobs_way(&order, &cluster_ways[run % CLUSTER_WAYS]);
         embedded_run_well(&order, &result);
         assert_int_equal(result.steps_count, 6);
         for (int i = 0; i < 6; i++) {
             samples += result.steps[i].samples;
-            if (workers == 1)
+            if (run == 0)
                 losses[i] = result.steps[i].loss;
             embedded_near("loss", result.steps[i].loss, losses[i], 1e-6);
         }
@@ -62,15 +63,18 @@ static void N02_a_worker_without_rows_idles(void **state)
 static void N02_three_samples_for_four_workers(void **state)
 {
     (void)state;
-    struct embedded_order order = {.yaml = s1, .workers = 4, .servers = 1, .folder = folder};
-    struct embedded_result result;
-    embedded_set(&order, "optimizer.kind=sgd");
-    embedded_set(&order, "optimizer.lr=0.1");
-    embedded_set(&order, "batch_size=3");
-    embedded_run(&order, &result);
-    if (!result.refused || strstr(result.why, "batch_size") == NULL || strstr(result.why, "4 workers") == NULL)
-        fail_msg("status %d: %s", result.coordinator, result.why);
-    embedded_result_close(&result);
+    for (int w = 0; w < CLUSTER_WAYS; w++) {
+        struct embedded_order order = {.yaml = s1, .workers = 4, .folder = folder};
+        struct embedded_result result;
+        cluster_jobs_way(&order, &cluster_ways[w]);
+        embedded_set(&order, "optimizer.kind=sgd");
+        embedded_set(&order, "optimizer.lr=0.1");
+        embedded_set(&order, "batch_size=3");
+        embedded_run(&order, &result);
+        if (!result.refused || strstr(result.why, "batch_size") == NULL || strstr(result.why, "4 workers") == NULL)
+            fail_msg("status %d: %s", result.coordinator, result.why);
+        embedded_result_close(&result);
+    }
 }
 
 /* A data set smaller than one batch on more workers than it has rows. */
@@ -82,12 +86,13 @@ static void N02_three_rows_for_four_workers(void **state)
     double loss = 0;
     (void)state;
     cluster_jobs_write(folder, "three.csv", "1,0\n-1,1\n2,0\n");
-    for (int workers = 1; workers <= 4; workers += 3) {
-        struct embedded_order order = {.yaml = text, .workers = workers, .servers = 1, .folder = folder};
+    for (int run = 0; run < 2 * CLUSTER_WAYS; run++) {
+        struct embedded_order order = {.yaml = text, .workers = run < CLUSTER_WAYS ? 1 : 4, .folder = folder};
         struct embedded_result result;
+        cluster_jobs_way(&order, &cluster_ways[run % CLUSTER_WAYS]);
         embedded_run_well(&order, &result);
         assert_int_equal(result.steps[1].samples, 3);
-        if (workers == 1)
+        if (run == 0)
             loss = embedded_last(&result)->loss;
         embedded_near("loss", embedded_last(&result)->loss, loss, 1e-6);
         embedded_result_close(&result);
@@ -129,9 +134,10 @@ static void N03_twenty_one_rows_are_twenty_one(void **state)
     for (int i = 0; i < 21; i++)
         snprintf(rows + strlen(rows), sizeof rows - strlen(rows), "%d,%d,%d\n", i, i * i % 7, i % 2);
     cluster_jobs_write(folder, "twenty-one.csv", rows);
-    for (int workers = 1; workers <= 4; workers++) {
-        struct embedded_order order = {.yaml = s1, .workers = workers, .servers = 1, .folder = folder};
+    for (int run = 0; run < 4 * CLUSTER_WAYS; run++) {
+        struct embedded_order order = {.yaml = s1, .workers = 1 + run / CLUSTER_WAYS, .folder = folder};
         struct embedded_result result;
+        cluster_jobs_way(&order, &cluster_ways[run % CLUSTER_WAYS]);
         embedded_set(&order, "data.kind=csv");
         embedded_set(&order, "data.train.file=twenty-one.csv");
         embedded_set(&order, "data.test.file=twenty-one.csv");
@@ -169,10 +175,11 @@ static void N04_clipping_by_the_one_global_norm(void **state)
 {
     (void)state;
     for (int workers = 1; workers <= 3; workers++)
-        for (int servers = 1; servers <= 3; servers++) {
-            struct embedded_order order = {.workers = workers, .servers = servers};
+        for (int way = 0; way < CLUSTER_WAYS; way++) {
+            struct embedded_order order = {.workers = workers};
             struct embedded_result result;
             float w[3];
+            cluster_jobs_way(&order, &cluster_ways[way]);
             embedded_set(&order, "optimizer.lr=1");
             embedded_set(&order, "optimizer.clip_norm=1");
             embedded_set(&order, "optimizer.freeze=[\"head.bias\"]");
@@ -190,13 +197,14 @@ static void N04_a_bias_counts_once(void **state)
 {
     (void)state;
     for (int workers = 1; workers <= 3; workers++)
-        for (int servers = 1; servers <= 3; servers++) {
-            struct embedded_order order = {.workers = workers, .servers = servers};
+        for (int way = 0; way < CLUSTER_WAYS; way++) {
+            struct embedded_order order = {.workers = workers};
             struct embedded_result result;
             float w[3];
+            cluster_jobs_way(&order, &cluster_ways[way]);
             embedded_set(&order, "optimizer.lr=1");
             embedded_set(&order, "optimizer.clip_norm=1");
-            if (servers == 3)
+            if (order.servers == 3)
                 embedded_set(&order, "parallel.update_at=worker");
             one_step(&order, "0.6,0.8,2.4,-5\n0.6,0.8,2.4,-5\n0.6,0.8,2.4,-5\n", w, 3, &result);
             embedded_near("norm", result.steps[0].grad_norm, 13.92838828, 1e-6);
@@ -226,10 +234,12 @@ static void N05_decoupled_weight_decay(void **state)
     snprintf(init, sizeof init, "%s/two-one.safetensors", folder);
     assert_int_equal(safetensors_write(init, tensors, 2, NULL, 0, NULL, &err), 0);
     for (int r = 0; r < 2; r++)
-        for (int steps = 1; steps <= 3; steps++) {
-            struct embedded_order order = {.workers = steps, .servers = 1 + steps % 2, .init = init};
+        for (int run = 0; run < 3 * CLUSTER_WAYS; run++) {
+            int steps = 1 + run / CLUSTER_WAYS;
+            struct embedded_order order = {.workers = steps, .init = init};
             struct embedded_result result;
             float w[2];
+            cluster_jobs_way(&order, &cluster_ways[run % CLUSTER_WAYS]);
             embedded_set(&order, "optimizer.kind=%s", rows[r].kind);
             embedded_set(&order, "optimizer.weight_decay=0.1");
             embedded_set(&order, "optimizer.freeze=[\"head.bias\"]");
@@ -243,39 +253,62 @@ static void N05_decoupled_weight_decay(void **state)
 
 /* --- N06 ----------------------------------------------------------------------------------------------------- */
 
-static void N06_resume_on_other_workers_and_servers(void **state)
+/* Three steps of S1 with Adam in one mode and world, the rest in another: the losses go on as if nothing had happened. */
+struct n06_end {
+    int way, workers;
+};
+
+static void save_after_three_steps(const struct embedded_order *order, int way, char from[EMBEDDED_TEXT + 64])
 {
-    static const int later[][2] = {{2, 3}, {1, 1}, {4, 2}};
-    static const double losses[] = {0.69314718, 0.48921513, 0.34355258, 0.24489119, 0.17865177};
-    struct embedded_order order = {.yaml = s1, .workers = 4, .servers = 2, .folder = folder, .name = "n06"};
+    struct embedded_order first = *order;
     struct embedded_result result;
-    char from[EMBEDDED_TEXT + 64];
-    (void)state;
-    embedded_set(&order, "optimizer.kind=adam");
-    embedded_set(&order, "optimizer.lr=0.1");
-    embedded_set(&order, "snapshot.dir=n06");
-    struct embedded_order first = order;
+    cluster_jobs_way(&first, &cluster_ways[way]);
+    embedded_set(&first, "snapshot.dir=n06-%d-%d", way, order->workers);
     embedded_set(&first, "steps=3");
     embedded_run_well(&first, &result);
     embedded_near("after three steps", embedded_last(&result)->loss, 0.24489119, 1e-6);
     embedded_result_close(&result);
-    snprintf(from, sizeof from, "%s/n06/step-00000003", folder);
-    for (int i = 0; i < 3; i++) {
-        struct embedded_order after = order;
-        after.workers = later[i][0];
-        after.servers = later[i][1];
-        after.resume = 1;
-        after.resume_path = from;
-        after.name = "n06-after";
-        embedded_set(&after, "snapshot.dir=n06-%d", i);
-        embedded_run_well(&after, &result);
-        int shown = result.steps_count; /* the metrics file goes on: the last two are this run's */
-        assert_true(shown >= 2);
-        embedded_near("before step 4", result.steps[shown - 2].loss, losses[3], 1e-6);
-        embedded_near("before step 5", result.steps[shown - 1].loss, losses[4], 1e-6);
-        embedded_near("after step 5", embedded_last(&result)->loss, 0.13341953, 1e-6);
-        embedded_result_close(&result);
-    }
+    snprintf(from, EMBEDDED_TEXT + 64, "%s/n06-%d-%d/step-00000003", folder, way, order->workers);
+}
+
+static void go_on(const struct embedded_order *order, const char *from, const struct n06_end *end)
+{
+    struct embedded_order after = *order;
+    struct embedded_result result;
+    char what[64];
+    cluster_jobs_way(&after, &cluster_ways[end->way]);
+    after.workers = end->workers;
+    after.resume = 1;
+    after.resume_path = from;
+    after.name = "n06-after";
+    embedded_set(&after, "snapshot.dir=n06-after-%d-%d", end->way, end->workers);
+    embedded_run_well(&after, &result);
+    snprintf(what, sizeof what, "%s on %d workers", cluster_ways[end->way].mode, end->workers);
+    int shown = result.steps_count; /* the metrics file goes on: the last two are this run's */
+    assert_true(shown >= 2);
+    embedded_near(what, result.steps[shown - 2].loss, 0.24489119, 1e-6);
+    embedded_near(what, result.steps[shown - 1].loss, 0.17865177, 1e-6);
+    embedded_near(what, embedded_last(&result)->loss, 0.13341953, 1e-6);
+    embedded_result_close(&result);
+}
+
+static void N06_resume_on_another_world_and_in_another_mode(void **state)
+{
+    (void)state;
+    for (int way = 1; way < CLUSTER_WAYS; way++) /* from two servers, and from every ring */
+        for (int workers = 4; workers >= 1; workers -= 3) {
+            struct embedded_order order = {.yaml = s1, .workers = workers, .folder = folder, .name = "n06"};
+            char from[EMBEDDED_TEXT + 64];
+            if (way == 2)
+                continue;
+            embedded_set(&order, "optimizer.kind=adam");
+            embedded_set(&order, "optimizer.lr=0.1");
+            save_after_three_steps(&order, way, from);
+            for (int i = 0; i < CLUSTER_WAYS; i++) { /* three servers for two workers, ddp for one, … */
+                struct n06_end end = {i, workers == 1 ? 2 + i % 3 : 1 + (i + 1) % 3};
+                go_on(&order, from, &end);
+            }
+        }
 }
 
 /* --- N10 ----------------------------------------------------------------------------------------------------- */
@@ -289,10 +322,11 @@ static void N10_mean_by_default_and_sum_by_name(void **state)
     } rows[] = {{"parallel.aggregate=mean", -0.3}, {"parallel.aggregate=sum", -0.6}, {"name=default", -0.3}};
     (void)state;
     for (int r = 0; r < 3; r++)
-        for (int workers = 1; workers <= 2; workers++) {
-            struct embedded_order order = {.workers = workers, .servers = 1};
+        for (int run = 0; run < 2 * CLUSTER_WAYS; run++) {
+            struct embedded_order order = {.workers = 1 + run / CLUSTER_WAYS};
             struct embedded_result result;
             float w;
+            cluster_jobs_way(&order, &cluster_ways[run % CLUSTER_WAYS]);
             embedded_set(&order, "%s", rows[r].set);
             embedded_set(&order, "optimizer.freeze=[\"head.bias\"]");
             one_step(&order, "1,-2\n1,-4\n", &w, 1, &result);
@@ -307,9 +341,10 @@ static void N10_the_sum_of_four_at_a_quarter_of_the_rate(void **state)
 {
     static const double losses[] = {0.69314718, 0.22782775, 0.16158376, 0.12855686, 0.10778109};
     (void)state;
-    for (int workers = 1; workers <= 4; workers++) {
-        struct embedded_order order = {.yaml = s1, .workers = workers, .servers = 2, .folder = folder};
+    for (int run = 0; run < 4 * CLUSTER_WAYS; run++) {
+        struct embedded_order order = {.yaml = s1, .workers = 1 + run / CLUSTER_WAYS, .folder = folder};
         struct embedded_result result;
+        cluster_jobs_way(&order, &cluster_ways[run % CLUSTER_WAYS]);
         embedded_set(&order, "optimizer.kind=sgd");
         embedded_set(&order, "optimizer.lr=0.125");
         embedded_set(&order, "parallel.aggregate=sum");
@@ -322,14 +357,17 @@ static void N10_the_sum_of_four_at_a_quarter_of_the_rate(void **state)
 
 static void N10_the_batch_is_said_with_its_shares(void **state)
 {
-    struct embedded_order order = {.yaml = s1, .workers = 2, .servers = 1, .folder = folder};
-    struct embedded_result result;
     (void)state;
-    embedded_set(&order, "optimizer.kind=sgd");
-    embedded_set(&order, "optimizer.lr=0.1");
-    embedded_run_well(&order, &result);
-    assert_non_null(strstr(result.output, "batch 4 = 2 workers x 2"));
-    embedded_result_close(&result);
+    for (int w = 0; w < CLUSTER_WAYS; w++) {
+        struct embedded_order order = {.yaml = s1, .workers = 2, .folder = folder};
+        struct embedded_result result;
+        cluster_jobs_way(&order, &cluster_ways[w]);
+        embedded_set(&order, "optimizer.kind=sgd");
+        embedded_set(&order, "optimizer.lr=0.1");
+        embedded_run_well(&order, &result);
+        assert_non_null(strstr(result.output, "batch 4 = 2 workers x 2"));
+        embedded_result_close(&result);
+    }
 }
 
 /* --- N14 ----------------------------------------------------------------------------------------------------- */
@@ -348,21 +386,26 @@ static void digest_of(const struct embedded_result *result, int step, int worker
 
 static void N14_the_same_digest_at_the_start_and_at_the_end(void **state)
 {
-    char yaml[2048], start[129], end[129], first[129] = "";
+    char yaml[2048], start[129], end[129], first[129] = "", last[129] = "";
     (void)state;
     cluster_jobs_mlp(yaml, sizeof yaml);
-    for (int workers = 1; workers <= 4; workers++) {
-        struct embedded_order order = {.yaml = yaml, .workers = workers, .servers = 2, .folder = folder};
+    for (int run = 0; run < 4 * CLUSTER_WAYS; run++) {
+        int workers = 1 + run / CLUSTER_WAYS;
+        struct embedded_order order = {.yaml = yaml, .workers = workers, .folder = folder};
         struct embedded_result result;
+        cluster_jobs_way(&order, &cluster_ways[run % CLUSTER_WAYS]);
         if (workers == 4)
             embedded_set(&order, "parallel.digest_every=1");
         embedded_run_well(&order, &result);
         digest_of(&result, 0, workers, start);
         digest_of(&result, 8, workers, end);
         assert_string_not_equal(start, end);
-        if (workers == 1)
+        if (run == 0)
             memcpy(first, start, sizeof first);
         assert_string_equal(start, first); /* one source: the seed, not the rank */
+        if (run % CLUSTER_WAYS == 0)
+            memcpy(last, end, sizeof last);
+        assert_string_equal(end, last); /* and whatever the mode */
         embedded_result_close(&result);
     }
 }
@@ -378,7 +421,7 @@ int main(void)
         cmocka_unit_test(N04_clipping_by_the_one_global_norm),
         cmocka_unit_test(N04_a_bias_counts_once),
         cmocka_unit_test(N05_decoupled_weight_decay),
-        cmocka_unit_test(N06_resume_on_other_workers_and_servers),
+        cmocka_unit_test(N06_resume_on_another_world_and_in_another_mode),
         cmocka_unit_test(N10_mean_by_default_and_sum_by_name),
         cmocka_unit_test(N10_the_sum_of_four_at_a_quarter_of_the_rate),
         cmocka_unit_test(N10_the_batch_is_said_with_its_shares),

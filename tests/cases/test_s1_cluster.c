@@ -1,4 +1,5 @@
-/* S1 on whole clusters: every optimizer's losses for any number of workers and servers, with and without accumulation. */
+/* S1 on whole clusters (N01): every optimizer's losses and weights in every mode, for any number of workers and servers, with
+ * and without accumulation. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,31 +58,56 @@ static int close_folder(void **state)
     return 0;
 }
 
-static void run_row(const struct s1_row *row, int workers, int servers, int accumulate)
+/* Whatever the mode, they agree with those of the row's first run. */
+static void check_weights(const struct s1_row *row, const struct embedded_result *result)
 {
-    struct embedded_order order = {.yaml = yaml, .workers = workers, .servers = servers, .folder = folder};
+    static const struct s1_row *seen;
+    static float first[6];
+    float weights[6];
+    embedded_tensor(result, "head.weight", weights, 4);
+    embedded_tensor(result, "head.bias", weights + 4, 2);
+    if (seen != row)
+        memcpy(first, weights, sizeof first);
+    seen = row;
+    for (int i = 0; i < 6; i++)
+        embedded_near(row->name, weights[i], first[i], 1e-6);
+}
+
+static void run_row(const struct s1_row *row, int workers, const struct cluster_way *way, int accumulate)
+{
+    struct embedded_order order = {.yaml = yaml, .workers = workers, .folder = folder};
     struct embedded_result result;
     char what[128];
+    cluster_jobs_way(&order, way);
     for (int i = 0; row->sets[i] != NULL; i++)
         embedded_set(&order, "%s", row->sets[i]);
     embedded_set(&order, "accumulate=%d", accumulate);
     embedded_run_well(&order, &result);
     assert_int_equal(result.steps_count, 5);
     for (int i = 0; i <= 5; i++) {
-        snprintf(what, sizeof what, "%s, %d workers, %d servers, accumulate %d, loss %d", row->name, workers, servers,
-                 accumulate, i);
+        snprintf(what, sizeof what, "%s, %s, %d workers, %d servers, accumulate %d, loss %d", row->name, way->mode,
+                 workers, way->servers, accumulate, i);
         embedded_near(what, i < 5 ? result.steps[i].loss : embedded_last(&result)->loss, row->losses[i], 1e-6);
     }
+    check_weights(row, &result);
     embedded_result_close(&result);
 }
 
-/* With every number of servers, and accumulation where four rows allow it. */
+/* In every mode, and accumulation where four rows allow it. */
 static void S1_every_optimizer_row(int workers)
 {
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
-        for (int servers = 1; servers <= 3; servers++)
+        for (int w = 0; w < CLUSTER_WAYS; w++)
             for (int accumulate = 1; accumulate <= 2 && workers * accumulate <= 4; accumulate++)
-                run_row(&rows[r], workers, servers, accumulate);
+                run_row(&rows[r], workers, &cluster_ways[w], accumulate);
+}
+
+static void S1_every_optimizer_row_by_four_micro_steps(void **state)
+{
+    (void)state;
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r += 3)
+        for (int w = 0; w < CLUSTER_WAYS; w++)
+            run_row(&rows[r], 1, &cluster_ways[w], 4);
 }
 
 static void S1_every_optimizer_row_on_1_worker(void **state)
@@ -102,12 +128,12 @@ static void S1_every_optimizer_row_on_4_workers(void **state)
     S1_every_optimizer_row(4);
 }
 
-static void S1_weights_after_five_steps(void **state)
+static void weights_after_five_steps(const struct cluster_way *way)
 {
-    struct embedded_order order = {.yaml = yaml, .workers = 3, .servers = 2, .folder = folder};
+    struct embedded_order order = {.yaml = yaml, .workers = 3, .folder = folder};
     struct embedded_result result;
     float weight[4], bias[2];
-    (void)state;
+    cluster_jobs_way(&order, way);
     embedded_set(&order, "optimizer.kind=sgd");
     embedded_set(&order, "optimizer.lr=0.5");
     embedded_run_well(&order, &result);
@@ -122,12 +148,20 @@ static void S1_weights_after_five_steps(void **state)
     embedded_result_close(&result);
 }
 
+static void S1_weights_after_five_steps(void **state)
+{
+    (void)state;
+    for (int w = 0; w < CLUSTER_WAYS; w++)
+        weights_after_five_steps(&cluster_ways[w]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(S1_every_optimizer_row_on_1_worker),
         cmocka_unit_test(S1_every_optimizer_row_on_2_workers),
         cmocka_unit_test(S1_every_optimizer_row_on_4_workers),
+        cmocka_unit_test(S1_every_optimizer_row_by_four_micro_steps),
         cmocka_unit_test(S1_weights_after_five_steps),
     };
 

@@ -1,4 +1,4 @@
-/* S4's MLP on whole clusters, and N08: one group of rows however many workers share it, two groups where statistics are
+/* S4's MLP on whole clusters in every mode, and N08: one group of rows however many workers share it, two groups where statistics are
  * local; running statistics are the same on every rank and however the batch was cut. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -67,22 +67,24 @@ static void after_five_steps(struct embedded_order *order)
 static void S4_one_group_on_any_number_of_workers(void **state)
 {
     (void)state;
-    for (int workers = 1; workers <= 4; workers++) {
-        struct embedded_order order = {.yaml = yaml, .workers = workers, .servers = 1 + workers % 3, .folder = folder,
-                                       .init = init};
-        embedded_set(&order, "parallel.batch_norm_stats=global");
-        struct embedded_order longer = order;
-        losses(&longer, one_group);
-        after_five_steps(&order);
-    }
+    for (int w = 0; w < CLUSTER_WAYS; w++)
+        for (int workers = 1; workers <= 4; workers++) {
+            struct embedded_order order = {.yaml = yaml, .workers = workers, .folder = folder, .init = init};
+            cluster_jobs_way(&order, &cluster_ways[w]);
+            embedded_set(&order, "parallel.batch_norm_stats=global");
+            struct embedded_order longer = order;
+            losses(&longer, one_group);
+            after_five_steps(&order);
+        }
 }
 
 static void S4_one_group_after_fifty_steps(void **state)
 {
     (void)state;
-    for (int workers = 1; workers <= 3; workers += 2) {
-        struct embedded_order order = {.yaml = yaml, .workers = workers, .servers = 2, .folder = folder, .init = init};
+    for (int w = 0; w < CLUSTER_WAYS; w++) {
+        struct embedded_order order = {.yaml = yaml, .workers = 1 + w % 4, .folder = folder, .init = init};
         struct embedded_result result;
+        cluster_jobs_way(&order, &cluster_ways[w]);
         embedded_set(&order, "parallel.batch_norm_stats=global");
         embedded_set(&order, "steps=51");
         embedded_run_well(&order, &result);
@@ -98,40 +100,55 @@ static void S4_one_group_after_fifty_steps(void **state)
 
 static void S4_two_groups_on_two_workers(void **state)
 {
-    struct embedded_order order = {.yaml = yaml, .workers = 2, .servers = 2, .folder = folder, .init = init};
     (void)state;
-    losses(&order, two_groups);
+    for (int w = 0; w < CLUSTER_WAYS; w++) {
+        struct embedded_order order = {.yaml = yaml, .workers = 2, .folder = folder, .init = init};
+        cluster_jobs_way(&order, &cluster_ways[w]);
+        losses(&order, two_groups);
+    }
 }
 
 static void S4_two_groups_by_accumulation(void **state)
 {
-    struct embedded_order order = {.yaml = yaml, .workers = 1, .servers = 3, .folder = folder, .init = init};
     (void)state;
-    embedded_set(&order, "accumulate=2");
-    losses(&order, two_groups);
+    for (int w = 0; w < CLUSTER_WAYS; w++) {
+        struct embedded_order order = {.yaml = yaml, .workers = 1, .folder = folder, .init = init};
+        cluster_jobs_way(&order, &cluster_ways[w]);
+        embedded_set(&order, "accumulate=2");
+        losses(&order, two_groups);
+    }
 }
 
 /* Groups of the same rows: the same statistics, whether ranks or micro-batches made them. Frozen weights, so that the
  * statistics of every step rest on the same numbers; the first layer's, so that they do not depend on the groups. */
+static void running_statistics(const struct cluster_way *way, int workers, int accumulate, float values[16])
+{
+    struct embedded_order order = {.yaml = yaml, .workers = workers, .folder = folder, .init = init};
+    struct embedded_result result;
+    cluster_jobs_way(&order, way);
+    embedded_set(&order, "accumulate=%d", accumulate);
+    embedded_set(&order, "optimizer.freeze=[\"layers.*\"]");
+    embedded_set(&order, "parallel.batch_norm_stats=%s", (workers + accumulate) % 2 ? "global" : "local");
+    embedded_run_well(&order, &result);
+    embedded_tensor(&result, "layers.0.norm.running_mean", values, 8);
+    embedded_tensor(&result, "layers.0.norm.running_var", values + 8, 8);
+    embedded_result_close(&result);
+}
+
 static void N08_running_statistics_are_those_of_the_whole_batch(void **state)
 {
     float first[16], other[16];
     (void)state;
-    for (int accumulate = 1; accumulate <= 3; accumulate++)
-        for (int workers = 1; workers <= 4; workers++) {
-            struct embedded_order order = {.yaml = yaml, .workers = workers, .servers = 1, .folder = folder,
-                                           .init = init};
-            struct embedded_result result;
-            embedded_set(&order, "accumulate=%d", accumulate);
-            embedded_set(&order, "optimizer.freeze=[\"layers.*\"]");
-            embedded_run_well(&order, &result);
-            float *into = workers == 1 && accumulate == 1 ? first : other;
-            embedded_tensor(&result, "layers.0.norm.running_mean", into, 8);
-            embedded_tensor(&result, "layers.0.norm.running_var", into + 8, 8);
-            for (int i = 0; i < 16; i++)
-                embedded_near("running statistics", into[i], first[i], 2e-6);
-            embedded_result_close(&result);
-        }
+    running_statistics(&cluster_ways[0], 1, 1, first);
+    for (int w = 0; w < CLUSTER_WAYS; w++)
+        for (int accumulate = 1; accumulate <= 3; accumulate++)
+            for (int workers = 1; workers <= 4; workers++) {
+                if (w > 0 && w < CLUSTER_RINGS)
+                    continue; /* the coordinator merges for any number of servers */
+                running_statistics(&cluster_ways[w], workers, accumulate, other);
+                for (int i = 0; i < 16; i++)
+                    embedded_near(cluster_ways[w].mode, other[i], first[i], 2e-6);
+            }
 }
 
 /* Column 1,2,3,4 through a layer that passes it on: mean 2.5, unbiased variance 5/3, momentum 0.1. */
@@ -143,10 +160,12 @@ static void N08_a_column_of_four(void **state)
                                "optimizer: {kind: sgd, lr: 0.1, freeze: [\"layers.0.linear.*\"]}\n";
     (void)state;
     cluster_jobs_write(folder, "column.csv", "1,0\n2,0\n3,0\n4,0\n");
-    for (int cut = 0; cut < 3; cut++) { /* one batch, two micro-batches, two workers */
-        struct embedded_order order = {.yaml = text, .workers = cut == 2 ? 2 : 1, .servers = 1, .folder = folder};
+    for (int i = 0; i < 3 * CLUSTER_WAYS; i++) { /* one batch, two micro-batches, two workers */
+        int cut = i % 3;
+        struct embedded_order order = {.yaml = text, .workers = cut == 2 ? 2 : 1, .folder = folder};
         struct embedded_result result;
         float weight, bias, mean, var;
+        cluster_jobs_way(&order, &cluster_ways[i / 3]);
         embedded_set(&order, "accumulate=%d", cut == 1 ? 2 : 1);
         embedded_run_well(&order, &result);
         embedded_tensor(&result, "layers.0.linear.weight", &weight, 1);
@@ -164,9 +183,11 @@ static void N08_every_worker_evaluates_alike(void **state)
 {
     double loss = 0;
     (void)state;
-    for (int workers = 1; workers <= 4; workers++) {
-        struct embedded_order order = {.yaml = yaml, .workers = workers, .servers = 1, .folder = folder, .init = init};
+    for (int i = 0; i < 4 * CLUSTER_WAYS; i++) {
+        int workers = 1 + i / CLUSTER_WAYS;
+        struct embedded_order order = {.yaml = yaml, .workers = workers, .folder = folder, .init = init};
         struct embedded_result result;
+        cluster_jobs_way(&order, &cluster_ways[i % CLUSTER_WAYS]);
         embedded_set(&order, "optimizer.freeze=[\"*\"]");
         embedded_run(&order, &result);
         if (result.coordinator != 0) { /* nothing to train may be refused, but then for everyone and in words */
@@ -174,7 +195,7 @@ static void N08_every_worker_evaluates_alike(void **state)
             embedded_result_close(&result);
             continue;
         }
-        if (workers == 1)
+        if (i == 0)
             loss = embedded_last(&result)->loss;
         embedded_near("evaluation loss", embedded_last(&result)->loss, loss, 2e-6);
         embedded_result_close(&result);
