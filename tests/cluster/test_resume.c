@@ -152,13 +152,26 @@ static void stopped_and_resumed_among_evaluations(void **state)
         stopped_at(seed, (int)(seed % 2), extra);
 }
 
+static void stopped_and_resumed_in_a_ring(void **state)
+{
+    static const char *const extra[][4] = {{"parallel.data=ddp", NULL},
+                                           {"parallel.data=zero1", "optimizer.clip_norm=0.5", NULL},
+                                           {"parallel.data=zero2", "evaluate.every=3", "data.validation.fraction=0.3", NULL},
+                                           {"parallel.data=zero3", "accumulate=2", "parallel.digest_every=1", NULL}};
+    (void)state;
+    for (uint64_t seed = 51; seed <= 58; seed++)
+        stopped_at(seed, seed > 54, extra[seed % 4]);
+}
+
 static void stopped_and_resumed_with_eager_updates(void **state)
 {
     (void)state;
-    for (uint64_t seed = 31; seed <= 32; seed++) {
+    for (uint64_t seed = 31; seed <= 36; seed++) {
         struct embedded_order order = order_of(2, 2);
         struct embedded_result result;
         char sha256[EMBEDDED_SHA];
+        if (seed > 32)
+            cluster_jobs_way(&order, &cluster_ways[CLUSTER_RINGS + (int)seed - 33]);
         embedded_set(&order, "steps=%d", STEPS);
         embedded_set(&order, "parallel.update=eager");
         embedded_set(&order, "optimizer.nonfinite=stop");
@@ -214,6 +227,40 @@ static void resumed_with_another_update_at_ends_with_the_same_bits(void **state)
     }
 }
 
+/* Every mode goes on from a snapshot of every mode: at the same number of workers nothing shows in the bits. */
+static void every_mode_resumes_every_other_with_the_same_bits(void **state)
+{
+    char sha256[EMBEDDED_SHA], from[EMBEDDED_TEXT + 64];
+    struct embedded_result result;
+    (void)state;
+    for (int first = 1; first < CLUSTER_WAYS; first++) {
+        struct embedded_order before = order_of(3, 2);
+        embedded_set(&before, "optimizer.freeze=[\"layers.1.linear.bias\"]");
+        embedded_set(&before, "steps=12");
+        whole_run(before, sha256);
+        embedded_set(&before, "snapshot.dir=mode-%d", first);
+        struct embedded_order after = before;
+        cluster_jobs_way(&before, &cluster_ways[first]);
+        embedded_set(&before, "steps=5");
+        embedded_run_well(&before, &result);
+        embedded_result_close(&result);
+        snprintf(from, sizeof from, "%s/mode-%d/step-00000005", folder, first);
+        after.resume = 1;
+        after.resume_path = from;
+        after.name = "mode-after";
+        for (int way = 0; way < CLUSTER_WAYS; way++) {
+            struct embedded_order on = after;
+            cluster_jobs_way(&on, &cluster_ways[way]);
+            embedded_set(&on, "snapshot.dir=mode-after-%d-%d", first, way);
+            embedded_run_well(&on, &result);
+            if (strcmp(result.sha256, sha256) != 0)
+                fail_msg("%s from %s ends with %s, not %s", cluster_ways[way].mode, cluster_ways[first].mode,
+                         result.sha256, sha256);
+            embedded_result_close(&result);
+        }
+    }
+}
+
 static void resumed_on_other_workers_goes_on_with_the_losses(void **state)
 {
     static const int cluster[][2] = {{1, 1}, {2, 3}, {4, 2}};
@@ -242,13 +289,15 @@ static void resumed_on_other_workers_goes_on_with_the_losses(void **state)
 
 /* --- what is kept -------------------------------------------------------------------------------------------- */
 
-static void the_last_k_are_kept(void **state)
+static void last_k_are_kept(int way)
 {
     struct embedded_order order = order_of(2, 2);
     struct embedded_result result;
-    (void)state;
+    char dir[32];
+    snprintf(dir, sizeof dir, "kept-%d", way);
+    cluster_jobs_way(&order, &cluster_ways[way]);
     embedded_set(&order, "steps=10");
-    embedded_set(&order, "snapshot.dir=kept");
+    embedded_set(&order, "snapshot.dir=%s", dir);
     embedded_set(&order, "snapshot.every=2");
     embedded_set(&order, "snapshot.keep=3");
     embedded_run_well(&order, &result);
@@ -256,8 +305,15 @@ static void the_last_k_are_kept(void **state)
     for (int step = 2; step <= 10; step += 2) {
         char name[64];
         snprintf(name, sizeof name, "step-%08d/manifest.json", step);
-        assert_int_equal(there("kept", name), step >= 6);
+        assert_int_equal(there(dir, name), step >= 6);
     }
+}
+
+static void the_last_k_are_kept(void **state)
+{
+    (void)state;
+    for (int way = 0; way < CLUSTER_WAYS; way++)
+        last_k_are_kept(way);
 }
 
 static void cut_file(const char *path, off_t bytes)
@@ -288,6 +344,8 @@ static void damaged(const char *dir, const char *file, void (*harm)(const char *
     struct embedded_order order = order_of(2, 2);
     struct embedded_result result;
     char path[1200];
+    if (strncmp(file, "worker-", 7) == 0)
+        embedded_set(&order, "parallel.data=zero3");
     embedded_set(&order, "snapshot.dir=%s", dir);
     embedded_set(&order, "snapshot.every=4");
     embedded_set(&order, "snapshot.keep=5");
@@ -304,7 +362,7 @@ static void damaged(const char *dir, const char *file, void (*harm)(const char *
         strstr(result.why, "resume from") == NULL || strstr(result.why, "step-00000008") == NULL)
         fail_msg("%s: status %d %s", file, result.coordinator, result.why);
     for (int rank = 0; rank < 2; rank++)
-        if (result.worker[rank] == 0 || result.server[rank] == 0)
+        if (result.worker[rank] == 0 || (rank < result.servers && result.server[rank] == 0))
             fail_msg("%s: a rank ended well where the job could not begin", file);
     embedded_result_close(&result);
     snprintf(path, sizeof path, "%s/%s/step-00000008", folder, dir);
@@ -334,6 +392,8 @@ static void a_damaged_newest_snapshot_is_refused_unless_the_one_before_is_named(
     damaged("torn-manifest", "manifest.json", cut_by_ten, sha256);
     damaged("torn-file", "owner-0.safetensors", cut_by_one, sha256);
     damaged("flipped-file", "owner-1.safetensors", flip_byte, sha256);
+    damaged("torn-worker", "worker-0.safetensors", cut_by_one, sha256);
+    damaged("flipped-worker", "worker-1.safetensors", flip_byte, sha256);
 }
 
 static void resume_without_a_snapshot_begins_at_the_beginning(void **state)
@@ -388,10 +448,12 @@ int main(void)
         cmocka_unit_test(stopped_and_resumed_ends_with_the_same_bits),
         cmocka_unit_test(a_signal_to_every_role_is_as_orderly),
         cmocka_unit_test(stopped_and_resumed_with_workers_that_update),
+        cmocka_unit_test(stopped_and_resumed_in_a_ring),
         cmocka_unit_test(stopped_and_resumed_with_eager_updates),
         cmocka_unit_test(stopped_and_resumed_among_evaluations),
         cmocka_unit_test(resumed_on_other_servers_ends_with_the_same_bits),
         cmocka_unit_test(resumed_with_another_update_at_ends_with_the_same_bits),
+        cmocka_unit_test(every_mode_resumes_every_other_with_the_same_bits),
         cmocka_unit_test(resumed_on_other_workers_goes_on_with_the_losses),
         cmocka_unit_test(the_last_k_are_kept),
         cmocka_unit_test(a_damaged_newest_snapshot_is_refused_unless_the_one_before_is_named),
