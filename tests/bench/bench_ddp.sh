@@ -3,15 +3,15 @@
 # of the same two workers without any exchange (two jobs of one worker at the same time), and of PyTorch: DDP over gloo, and two
 # processes that never talk, by torch_train.py of a folder PEERS. Interleaved rounds of one run; prints every round, medians, and
 # the ratios with what is wanted of them. Build the release first.
-# usage: [PEERS=DIR] [PYTHON=/usr/bin/python3] [OPENBLAS_CORETYPE=SkylakeX] bench_ddp.sh [rounds] [steps] [PEERS]
+# usage: [PEERS=DIR] [PYTHON=/usr/bin/python3] [CORE_TYPE=SkylakeX] bench_ddp.sh [rounds] [steps] [PEERS]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 rounds=${1:-5}
 steps=${2:-400}
 peers=${3:-${PEERS:-}}
 python=${PYTHON:-/usr/bin/python3}
-core_type=${OPENBLAS_CORETYPE:-SkylakeX} # for PyTorch: its OpenBLAS takes newer processors for old ones; Shoal chooses itself
-unset OPENBLAS_CORETYPE
+core_type=${CORE_TYPE:-SkylakeX} # PyTorch's: OpenBLAS takes newer processors for old ones; Shoal chooses by itself
+unset OPENBLAS_CORETYPE          # whatever the surroundings say
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 : >"$work/rates"
