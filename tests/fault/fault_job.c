@@ -159,8 +159,10 @@ struct marked *fault_start(struct marked_set *set, const char *folder, const str
     word(words, "%s", path);
     word(words, "--workers");
     word(words, "%d", run->workers);
-    word(words, "--servers");
-    word(words, "%d", run->servers);
+    if (run->servers > 0) {
+        word(words, "--servers");
+        word(words, "%d", run->servers);
+    }
     word(words, "--threads");
     word(words, "1");
     job_words(words, folder, run);
@@ -268,8 +270,10 @@ void fault_daemons_coordinate(struct fault_daemons *daemons)
     word(words, "%s", path);
     word(words, "--set");
     word(words, "cluster.workers=%d", daemons->workers);
-    word(words, "--set");
-    word(words, "cluster.servers=%d", daemons->servers);
+    if (daemons->servers > 0) {
+        word(words, "--set");
+        word(words, "cluster.servers=%d", daemons->servers);
+    }
     job_words(words, daemons->folder, daemons->run);
     daemons->coordinator = start_words(daemons, "coordinator", -1, words);
 }

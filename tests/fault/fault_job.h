@@ -21,7 +21,7 @@ struct fault_who {
 
 struct fault_run {
     const char *name;                   /* stem of its files */
-    int workers, servers, steps, every; /* steps 0: FAULT_STEPS; every 0: no snapshots */
+    int workers, servers, steps, every; /* servers 0: a ring; steps 0: FAULT_STEPS; every 0: no snapshots */
     int resume;
     const char *sets[FAULT_SETS]; /* NULL ends them */
 };

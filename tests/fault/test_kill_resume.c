@@ -73,19 +73,22 @@ static void run_and_kill(const struct fault_run *run, struct fault_who who, int 
     check_end(launcher, who, pid);
 }
 
-static void killed_and_resumed(uint64_t seed, int workers, struct fault_who who, const char *sha)
+/* mode: "parallel.data=zero1"; NULL: two servers. */
+static void killed_and_resumed(uint64_t seed, int workers, struct fault_who who, const char *mode, const char *sha)
 {
     char name[32], found[FAULT_SHA];
     /* Every so often enough that the second run has steps to die in, and after the first snapshot. */
     int every = 2 + pick(seed, 0, 4), first = every + 1 + pick(seed, 1, 12), again = pick(seed, 2, 2);
-    struct fault_run run = {.name = "first", .workers = workers, .servers = 2, .every = every};
+    struct fault_run run = {.name = "first", .workers = workers, .servers = mode ? 0 : 2, .every = every,
+                            .sets = {mode}};
     fault_who_text(who, name);
-    print_message("seed %llu: %d workers, %s killed after step %d, snapshots every %d%s\n",
-                  (unsigned long long)seed, workers, name, first, every, again ? ", and a second kill" : "");
+    print_message("seed %llu: %d workers, %s, %s killed after step %d, snapshots every %d%s\n",
+                  (unsigned long long)seed, workers, mode ? mode : "two servers", name, first, every,
+                  again ? ", and a second kill" : "");
     run_and_kill(&run, who, first);
     run.resume = 1;
     if (again) {
-        struct fault_who other = {.role = FAULT_SERVER + pick(seed, 3, 2), .rank = 0};
+        struct fault_who other = {.role = mode ? FAULT_WORKER : FAULT_SERVER + pick(seed, 3, 2), .rank = 0};
         run.name = "second";
         run_and_kill(&run, other, 2 + pick(seed, 4, 6));
     }
@@ -118,7 +121,26 @@ static void all_roles(int workers)
     fault_reference(set, folder, workers, 2, sha);
     for (size_t i = 0; i < sizeof who / sizeof *who; i++) {
         start_over();
-        killed_and_resumed((uint64_t)workers * 100 + i, workers, who[i], sha);
+        killed_and_resumed((uint64_t)workers * 100 + i, workers, who[i], NULL, sha);
+    }
+}
+
+/* Peers are each other's memory: whoever dies, the others end, and a ring resumed has the bits of servers that nobody
+ * disturbed. */
+static void in_a_ring(void **state)
+{
+    static const struct {
+        const char *mode;
+        struct fault_who who;
+    } runs[] = {{"parallel.data=ddp", {FAULT_WORKER, 0}},        {"parallel.data=zero1", {FAULT_WORKER, 1}},
+                {"parallel.data=zero2", {FAULT_WORKER, 2}},      {"parallel.data=zero3", {FAULT_WORKER, 0}},
+                {"parallel.data=zero3", {FAULT_COORDINATOR, 0}}, {"parallel.data=zero2", {FAULT_LAUNCHER, 0}}};
+    char sha[FAULT_SHA];
+    (void)state;
+    fault_reference(set, folder, 3, 2, sha);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        start_over();
+        killed_and_resumed(700 + i, 3, runs[i].who, runs[i].mode, sha);
     }
 }
 
@@ -153,6 +175,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(with_two_workers, open_all, close_all),
         cmocka_unit_test_setup_teardown(with_three_workers, open_all, close_all),
         cmocka_unit_test_setup_teardown(with_four_workers, open_all, close_all),
+        cmocka_unit_test_setup_teardown(in_a_ring, open_all, close_all),
     };
     return cmocka_run_group_tests_name("killed and resumed ends with the bits of an undisturbed run", tests, NULL,
                                        NULL);
