@@ -3,6 +3,11 @@
 # rounds of one run, 2 and 4 ranks, 4 KiB to 128 MiB. Prints every round, then medians, and the ratios with what is wanted of
 # them. Build the release first. The others come from a folder PEERS with mpi_collectives.c, torch_collectives.py and limits.c
 # (the bare ZeroMQ round trip); what is not there, or does not run here, is left out and named.
+# What limits shared memory: up to 32 KiB the meetings of all ranks, two an all-reduce: a cache line's way between processors, or
+# with fewer processors than ranks the switches of processes (4 ranks on 2: four or five of about 5 us). From there to what the
+# caches hold, the lines' changes of owner: an all-reduce whose `whole` was written since by its own rank, as a backward does,
+# takes half as long as these repetitions. Beyond, the memory: an element is read P times and written twice a rank. Ranks that
+# share a busy machine wait for processors first: a yield finds the other rank only when nobody else is in front.
 # usage: [PEERS=DIR] [SIZES=5] [PYTHON=/usr/bin/python3] bench_collectives.sh [rounds] [ms a size] [PEERS]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
