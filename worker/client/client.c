@@ -91,25 +91,6 @@ static void on_lost(void *context, int status, const char *text)
     pthread_mutex_unlock(&client->lock);
 }
 
-static void free_posted(struct client_request *request)
-{
-    shoal__envelope__free_unpacked(request->envelope, NULL);
-    buf_release(request->frame);
-    free(request);
-}
-
-/* Under the lock. */
-static void end_posted(struct client_request *request, int status, const char *text)
-{
-    struct client *client = request->client;
-    client->posted = 0;
-    if (status != 0 && status != STATUS_CLOSED) {
-        client_fail_locked(client, status, text);
-    }
-    pthread_cond_broadcast(&client->changed);
-    free_posted(request);
-}
-
 static void on_reply(void *context, int status, struct message *reply)
 {
     struct client_request *request = context;
@@ -117,7 +98,7 @@ static void on_reply(void *context, int status, struct message *reply)
     pthread_mutex_lock(&client->lock);
     if (request->posted) {
         const char *text = reply && reply->envelope && reply->envelope->text ? reply->envelope->text : "";
-        end_posted(request, status, text[0] ? text : status_text(status));
+        client_end_posted(request, status, text[0] ? text : status_text(status));
         pthread_mutex_unlock(&client->lock);
         return;
     }
@@ -152,7 +133,7 @@ static void send_requests(struct client *client)
             continue;
         }
         if (request->posted) {
-            end_posted(request, STATUS_NOMEM, "out of memory for a request");
+            client_end_posted(request, STATUS_NOMEM, "out of memory for a request");
         } else {
             request->status = errbuf_set(&request->err, STATUS_NOMEM, "out of memory for a request");
             request->done = 1;
@@ -365,7 +346,7 @@ void client_close(struct client *client, int status, const char *text)
     while (client->requests) { /* only posted ones have nobody who waits */
         struct client_request *request = client->requests;
         client->requests = request->next;
-        free_posted(request);
+        client_free_posted(request);
     }
     while (client->events) {
         struct client_event *event = client->events;
@@ -478,16 +459,6 @@ static void give_up(struct client *client, struct client_request *request)
     free(request);
 }
 
-/* Under the lock. In order: what is posted before a call comes first. */
-static void add_request(struct client *client, struct client_request *request)
-{
-    struct client_request **link = &client->requests;
-    while (*link) {
-        link = &(*link)->next;
-    }
-    *link = request;
-}
-
 int client_call(struct client *client, Shoal__Envelope *envelope, struct buf *const *frames, int frames_count,
                 struct message *reply, struct errbuf *err)
 {
@@ -499,7 +470,7 @@ int client_call(struct client *client, Shoal__Envelope *envelope, struct buf *co
                                        .frames_count = frames_count};
     errbuf_init(&request->err);
     pthread_mutex_lock(&client->lock);
-    add_request(client, request);
+    client_add_request(client, request);
     struct client_waiting waiting;
     client_wait_begin(client, &waiting);
     while (!request->done && !client->loop_over && client->status == 0) {
@@ -523,49 +494,6 @@ int client_call(struct client *client, Shoal__Envelope *envelope, struct buf *co
         message_close(&request->reply);
     }
     free(request);
-    return status;
-}
-
-/* A copy that outlives the caller's: request numbers and the like are filled in at sending. */
-static Shoal__Envelope *copy_envelope(const Shoal__Envelope *envelope)
-{
-    size_t bytes = shoal__envelope__get_packed_size(envelope);
-    uint8_t *packed = malloc(bytes + 1);
-    if (!packed) {
-        return NULL;
-    }
-    shoal__envelope__pack(envelope, packed);
-    Shoal__Envelope *copy = shoal__envelope__unpack(NULL, bytes, packed);
-    free(packed);
-    return copy;
-}
-
-int client_post(struct client *client, Shoal__Envelope *envelope, struct buf *frame, struct errbuf *err)
-{
-    struct client_request *request = calloc(1, sizeof(*request));
-    Shoal__Envelope *copy = request ? copy_envelope(envelope) : NULL;
-    if (!copy) {
-        free(request);
-        return errbuf_set(err, STATUS_NOMEM, "out of memory");
-    }
-    *request = (struct client_request){.client = client, .envelope = copy, .posted = 1};
-    request->frame = frame ? buf_share(frame) : NULL;
-    request->frames = &request->frame;
-    request->frames_count = frame != NULL;
-    pthread_mutex_lock(&client->lock);
-    while (client->posted && !client->loop_over && client->status == 0) {
-        pthread_cond_wait(&client->changed, &client->lock);
-    }
-    int status = client->status ? client->status : client->loop_over ? STATUS_CLOSED : 0;
-    if (status != 0) {
-        errbuf_set(err, status, "%s", client->status ? client->why.text : "the client is closed");
-        free_posted(request);
-    } else {
-        client->posted = 1;
-        add_request(client, request);
-        client_wake(client);
-    }
-    pthread_mutex_unlock(&client->lock);
     return status;
 }
 

@@ -128,6 +128,10 @@ void client_turn(struct client *client);
 /* Under the lock: the job has failed; wakes every waiter. The first reason stays. */
 void client_fail_locked(struct client *client, int status, const char *text);
 void client_fail(struct client *client, int status, const char *text);
+/* client_post.c, under the lock: requests leave in the order in which they are added. */
+void client_add_request(struct client *client, struct client_request *request);
+void client_end_posted(struct client_request *request, int status, const char *text);
+void client_free_posted(struct client_request *request);
 /* exchange.c, on the loop thread: opens or closes links as asked, sends what may go. */
 void exchange_turn(struct client *client);
 uint64_t exchange_range_bytes(const struct client *client, int range);

@@ -95,6 +95,8 @@ struct collective_layout {
     float *const *own;  /* [segments_count]: where the own segments live, from collective_alloc; entries of segments that
                            others own are not read; NULL: in `whole`. Copied. */
     const char *name;   /* for messages: "layers 2-4"; borrowed */
+    int lean;           /* 1: other ranks' memory does not stay mapped after it was read: it counts as resident, and costs
+                           a page fault the next time */
     int apart;          /* 1: its payload is booked as control (first values, evaluation), not by form */
 };
 

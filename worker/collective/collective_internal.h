@@ -81,6 +81,7 @@ struct collective_plan {
     float **own; /* owned, [segments_count]; own[i] is set for segments of this rank, `whole` + begin by default */
     char text[112];       /* for people: "layers 0-1" of 4 segments, 1200 elements */
     int apart;            /* 1: payload is booked as control */
+    int lean;             /* 1: others' memory does not stay mapped */
     uint64_t fingerprint; /* of world and segments: the same on all ranks once the plan exists */
     void *row;            /* the row's own */
 };

@@ -73,6 +73,7 @@ static struct collective_plan *plan_make(struct collective *group, const struct 
     plan->own = calloc(count + 1, sizeof *plan->own);
     plan->whole = layout->whole;
     plan->apart = layout->apart;
+    plan->lean = layout->lean;
     plan->fingerprint = segments_fingerprint(layout, group->world);
     if (!plan->segments || !plan->by_owner || !plan->owner_first || !plan->own) {
         plan_free(plan);

@@ -2,6 +2,7 @@
 #include "worker/collective/shared.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/status.h"
 #include "cluster/canonical.h"
@@ -110,6 +111,24 @@ static int shared_source(const struct collective_plan *plan, int owner)
     return mine->direct ? owner : row->left;
 }
 
+/* Pages of others' memory that were read count as this process's; `lean` plans give them back. */
+static void shared_drop(const struct collective_plan *plan, const float *from, size_t bytes)
+{
+    const uintptr_t page = 4096;
+    if (!plan->lean)
+        return;
+    uintptr_t begin = (uintptr_t)from / page * page, end = ((uintptr_t)from + bytes + page - 1) / page * page;
+    madvise((void *)begin, end - begin, MADV_DONTNEED); /* a mapping of a file that others hold: nothing is lost */
+}
+
+static void shared_drop_sources(const struct collective_plan *plan, const struct piece *piece)
+{
+    const struct shared *row = plan->group->row;
+    const struct shared_plan *mine = plan->row;
+    for (int turn = 0; turn + 1 < row->world; turn++) /* the last source is this rank's own */
+        shared_drop(plan, mine->sources[turn], (size_t)piece->count * sizeof(float));
+}
+
 /* The giver's own pieces lie where they live, others' in its `whole`. */
 static void shared_take(struct collective_plan *plan, const struct shared_view *view, int owner,
                         const struct piece *piece)
@@ -120,6 +139,7 @@ static void shared_take(struct collective_plan *plan, const struct shared_view *
                                                              : view->wholes[shared_source(plan, owner)] + begin;
     size_t bytes = (size_t)piece->count * sizeof(float);
     memcpy(view->whole + begin + piece->offset, from + piece->offset, bytes);
+    shared_drop(plan, from + piece->offset, bytes);
     shared_took(plan, row->left, SHARED_ALL_GATHER, (int64_t)bytes);
 }
 
@@ -216,6 +236,7 @@ static int shared_reduce_scatter(struct collective_plan *plan, collective_sink_f
             sink(context, piece.segment, sources, row->world);
         else
             collective_sum(plan, piece.segment, sources, row->world);
+        shared_drop_sources(plan, &piece);
         shared_advance(plan, own, &piece);
         if (!mine->small)
             shared_post(row, row->rank, own->done);

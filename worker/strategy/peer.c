@@ -233,6 +233,7 @@ int peer_make_plan(struct peer *peer, const struct peer_layout *layout, struct c
     }
     struct collective_layout group_layout = {.segments = segments, .segments_count = layout->count,
                                              .whole = layout->whole, .own = layout->own, .name = layout->name,
+                                             .lean = layout->lean,
                                              .apart = layout->apart};
     int status = collective_plan_create(plan, peer->s->group, &group_layout, err);
     free(segments);
@@ -274,7 +275,8 @@ static int plan_bucket(struct peer *peer, struct peer_bucket *bucket, struct err
     }
     struct peer_layout layout = {.segments = bucket->segments, .count = bucket->segments_count,
                                  .low = bucket->bucket.low, .base = base, .whole = bucket->whole,
-                                 .own = bucket->sum_at, .name = bucket->name};
+                                 .own = bucket->sum_at, .name = bucket->name,
+                                 .lean = peer->gather != NULL};
     if (status == 0) {
         status = peer_make_plan(peer, &layout, &bucket->grads, err);
     }

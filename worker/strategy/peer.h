@@ -86,7 +86,7 @@ struct peer_layout {
     float *whole;
     float *const *own;
     const char *name;
-    int apart;
+    int lean, apart; /* as in collective_layout */
 };
 int peer_make_plan(struct peer *peer, const struct peer_layout *layout, struct collective_plan **plan,
                    struct errbuf *err);
