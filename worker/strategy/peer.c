@@ -319,7 +319,8 @@ static int share_layer(struct peer *peer, int layer, float *w, int owner, struct
     const int64_t base = 0;
     struct bucket_segment *segments = NULL;
     struct collective_plan *plan = NULL;
-    struct peer_layout layout = {.low = layer, .base = &base, .whole = w, .name = "first values", .lean = 1, .apart = 1};
+    struct peer_layout layout = {.low = layer, .base = &base, .whole = w, .name = "first values", .lean = 1,
+                                 .apart = 1};
     int status = bucket_layer_segments(peer->s->map, layer, owner, &segments, &layout.count, err);
     layout.segments = segments;
     if (status == 0) {
