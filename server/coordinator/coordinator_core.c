@@ -180,6 +180,12 @@ static int answered_as_foreign(struct coordinator_core *core, const struct core_
                                const Shoal__Envelope *envelope, const struct net_return *back)
 {
     int over = core->phase == CORE_IDLE || core->phase == CORE_ENDING;
+    if (envelope->job != core->job.id && core->job.rollbacks > 0) {
+        /* Sent before its rank heard of the rollback: it has to stay for what comes, not to end. */
+        core_answer(core, back, STATUS_ROLLED_BACK, "rolled back to step %llu: %.600s",
+                    (unsigned long long)core->job.rolled_to, core->job.rolled_why);
+        return 1;
+    }
     if (envelope->job != core->job.id) {
         core_answer(core, back, STATUS_ABORTED, "that job is not the current one");
         return 1;

@@ -11,12 +11,19 @@ void client_free_posted(struct client_request *request)
     free(request);
 }
 
+/* What an answer says when the job is over, stopped or taken back: END says so, too, with the reason, and may be on its way
+ * or be followed by the next job already. */
+static int end_follows(int status)
+{
+    return status == STATUS_ABORTED || status == STATUS_STOPPED || status == STATUS_ROLLED_BACK;
+}
+
 /* Under the lock. */
 void client_end_posted(struct client_request *request, int status, const char *text)
 {
     struct client *client = request->client;
     client->posted = 0;
-    if (status != 0 && status != STATUS_CLOSED) {
+    if (status != 0 && status != STATUS_CLOSED && !end_follows(status)) {
         client_fail_locked(client, status, text);
     }
     pthread_cond_broadcast(&client->changed);
