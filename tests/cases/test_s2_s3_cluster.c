@@ -1,4 +1,4 @@
-/* S2 and S3 on whole clusters and real files: the oracle's losses and counts for any number of workers and servers. N02's
+/* S2 and S3 on whole clusters and real files: the oracle's losses and counts in every mode and for any number of workers. N02's
  * unequal shares are among them: 270 rows on 4 workers, batches of 32 on 3. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,20 +44,22 @@ struct oracle {
 /* The last oracle loss is that of the evaluation on the training rows. */
 static void full_batch(const struct oracle *oracle, const char *yaml)
 {
-    static const int clusters[][2] = {{1, 1}, {2, 2}, {4, 3}, {3, 1}};
     char what[128];
     int last = 0;
     while (last < 3 && oracle->losses[last + 1].loss != 0)
         last++;
-    for (size_t c = 0; c < sizeof clusters / sizeof *clusters; c++) {
-        struct embedded_order order = {.yaml = yaml, .workers = clusters[c][0], .servers = clusters[c][1],
-                                       .folder = folder};
+    for (int run = 0; run < 4 * CLUSTER_WAYS; run++) {
+        const struct cluster_way *way = &cluster_ways[run % CLUSTER_WAYS];
+        struct embedded_order order = {.yaml = yaml, .workers = 1 + run / CLUSTER_WAYS, .folder = folder};
         struct embedded_result result;
+        if (way->servers > 0 && way->servers != 1 + order.workers % 3)
+            continue; /* one number of servers for each of workers */
+        cluster_jobs_way(&order, way);
         embedded_set(&order, "steps=%d", oracle->losses[last].step);
-        embedded_set(&order, "accumulate=%d", 1 + (int)(c % 2));
+        embedded_set(&order, "accumulate=%d", 1 + run % 2);
         embedded_run_well(&order, &result);
         for (int i = 0; i <= last; i++) {
-            snprintf(what, sizeof what, "%s, %d workers, loss after %d", oracle->name, order.workers,
+            snprintf(what, sizeof what, "%s, %s, %d workers, loss after %d", oracle->name, way->mode, order.workers,
                      oracle->losses[i].step);
             embedded_near(what, i < last ? result.steps[oracle->losses[i].step].loss : embedded_last(&result)->loss,
                           oracle->losses[i].loss, 1e-4);
@@ -130,9 +132,16 @@ static void fashion_job(char *yaml, size_t bytes, const char *length, int batch)
              "%s\nbatch_size: %d\ndata:\n  kind: idx\n  order: sequential\n"
              "  train: {images: %s/train-images-idx3-ubyte.gz, labels: %s/train-labels-idx1-ubyte.gz}\n"
              "  test: {images: %s/t10k-images-idx3-ubyte.gz, labels: %s/t10k-labels-idx1-ubyte.gz}\n"
-             "model: {kind: linear, init: zeros}\noptimizer: {kind: sgd, lr: 0.1}\n",
+             "model: {kind: linear, init: zeros}\noptimizer: {kind: sgd, lr: 0.1}\n"
+             "cluster: {timeouts: {start: 280}}\n", /* every role reads 60,000 images, on however busy a machine */
              length, batch, fashion, fashion, fashion, fashion);
 }
+
+/* Whole images are a second of work each time: every number of workers once, every mode once. */
+static const struct {
+    int way, workers;
+} fashion_runs[] = {{1, 2}, {3, 1}, {4, 2}, {5, 3}, {6, 4}};
+enum { FASHION_RUNS = sizeof fashion_runs / sizeof *fashion_runs };
 
 /* The evaluation is at step 20; the 21st step tells the training loss after 20. */
 static void S2_fashion_mnist(void **state)
@@ -140,35 +149,49 @@ static void S2_fashion_mnist(void **state)
     static const int at[] = {0, 1, 2, 5, 10, 20};
     static const double losses[] = {2.30258509, 2.07707567, 1.91860202, 1.59041025, 1.30283410, 1.05664812};
     char yaml[2048];
-    struct embedded_result result;
     (void)state;
     fashion_job(yaml, sizeof yaml, "steps: 21", 60000);
-    struct embedded_order order = {.yaml = yaml, .workers = 2, .servers = 2, .folder = folder, .seconds = 300};
-    embedded_set(&order, "evaluate.every=20");
-    embedded_run_well(&order, &result);
-    for (int i = 0; i < 6; i++)
-        embedded_near("Fashion-MNIST, loss", result.steps[at[i]].loss, losses[i], 1e-4);
-    assert_int_equal(result.evaluations[0].step, 20);
-    embedded_near("right of 10,000", result.evaluations[0].accuracy * 10000, 6739, 3.5);
-    assert_non_null(strstr(result.output, "of 10000)"));
-    embedded_result_close(&result);
+    for (int run = 0; run < FASHION_RUNS; run++) {
+        struct embedded_order order = {.yaml = yaml, .workers = fashion_runs[run].workers, .folder = folder,
+                                       .seconds = 300};
+        struct embedded_result result;
+        cluster_jobs_way(&order, &cluster_ways[fashion_runs[run].way]);
+        embedded_set(&order, "evaluate.every=20");
+        embedded_run_well(&order, &result);
+        for (int i = 0; i < 6; i++)
+            embedded_near("Fashion-MNIST, loss", result.steps[at[i]].loss, losses[i], 1e-4);
+        assert_int_equal(result.evaluations[0].step, 20);
+        embedded_near("right of 10,000", result.evaluations[0].accuracy * 10000, 6739, 3.5);
+        assert_non_null(strstr(result.output, "of 10000)"));
+        embedded_result_close(&result);
+    }
 }
 
 static void S3_fashion_mnist(void **state)
 {
     char yaml[2048];
-    struct embedded_result result;
     (void)state;
     fashion_job(yaml, sizeof yaml, "epochs: 1", 600);
-    struct embedded_order order = {.yaml = yaml, .workers = 2, .servers = 1, .folder = folder, .seconds = 300};
-    embedded_run_well(&order, &result);
-    assert_int_equal(result.steps_count, 100);
-    embedded_near("test loss", embedded_last(&result)->loss, 0.73434673, 1e-4);
-    embedded_near("right of 10,000", embedded_last(&result)->accuracy * 10000, 7540, 3.5);
-    embedded_result_close(&result);
+    for (int run = 0; run < FASHION_RUNS; run++) {
+        struct embedded_order order = {.yaml = yaml, .workers = 5 - fashion_runs[run].workers, .folder = folder,
+                                       .seconds = 300};
+        struct embedded_result result;
+        cluster_jobs_way(&order, &cluster_ways[fashion_runs[run].way]);
+        embedded_run_well(&order, &result);
+        assert_int_equal(result.steps_count, 100);
+        embedded_near("test loss", embedded_last(&result)->loss, 0.73434673, 1e-4);
+        embedded_near("right of 10,000", embedded_last(&result)->accuracy * 10000, 7540, 3.5);
+        embedded_result_close(&result);
+    }
 }
 
-static void batches(int batch, int epochs, int workers, double loss, int right)
+struct epochs {
+    int batch, epochs;
+    double loss;
+    int right;
+};
+
+static void batches(const struct epochs *row, const struct cluster_way *way, int workers)
 {
     char yaml[2048], what[128];
     struct embedded_result result;
@@ -178,33 +201,39 @@ static void batches(int batch, int epochs, int workers, double loss, int right)
              "epochs: %d\nbatch_size: %d\n"
              "data: {kind: libsvm, train: {file: %s}, test: {file: %s}, order: sequential}\n"
              "model: {kind: linear, init: zeros}\noptimizer: {kind: sgd, lr: 0.1}\n",
-             epochs, batch, heart, heart);
-    struct embedded_order order = {.yaml = yaml, .workers = workers, .servers = 1 + workers % 3, .folder = folder};
+             row->epochs, row->batch, heart, heart);
+    struct embedded_order order = {.yaml = yaml, .workers = workers, .folder = folder};
+    cluster_jobs_way(&order, way);
     embedded_set(&order, "accumulate=%d", 1 + workers % 2);
     embedded_run_well(&order, &result);
-    snprintf(what, sizeof what, "batch %d, %d workers, %d epochs", batch, workers, epochs);
-    embedded_near(what, embedded_last(&result)->loss, loss, 1e-5);
-    embedded_near(what, (double)embedded_right(&result, 270), right, 1);
+    snprintf(what, sizeof what, "batch %d, %s, %d workers, %d epochs", row->batch, way->mode, workers, row->epochs);
+    embedded_near(what, embedded_last(&result)->loss, row->loss, 1e-5);
+    embedded_near(what, (double)embedded_right(&result, 270), row->right, 1);
     for (int i = 0; i < result.steps_count; i++)
         samples += result.steps[i].samples;
-    assert_int_equal(samples, 270 * epochs); /* each sample once an epoch */
+    assert_int_equal(samples, 270 * row->epochs); /* each sample once an epoch */
     embedded_result_close(&result);
+}
+
+static void batches_everywhere(const struct epochs *row)
+{
+    for (int run = 0; run < 4 * CLUSTER_WAYS; run++)
+        batches(row, &cluster_ways[run % CLUSTER_WAYS], 1 + run / CLUSTER_WAYS);
 }
 
 static void S3_batches_of_thirty(void **state)
 {
+    static const struct epochs one = {30, 1, 0.49196363, 226}, five = {30, 5, 0.38521108, 227};
     (void)state;
-    for (int workers = 1; workers <= 4; workers++) {
-        batches(30, 1, workers, 0.49196363, 226);
-        batches(30, 5, workers, 0.38521108, 227);
-    }
+    batches_everywhere(&one);
+    batches_everywhere(&five);
 }
 
 static void S3_N02_batches_of_thirty_two_whose_last_has_fourteen_rows(void **state)
 {
+    static const struct epochs row = {32, 1, 0.49449328, 226};
     (void)state;
-    for (int workers = 1; workers <= 4; workers++)
-        batches(32, 1, workers, 0.49449328, 226);
+    batches_everywhere(&row);
 }
 
 int main(void)
