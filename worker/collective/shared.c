@@ -289,11 +289,11 @@ static int shared_all_gather(struct collective_plan *plan, struct errbuf *err)
     shared_rewind(plan);
     if (mine->small)
         shared_copy_own(plan, view->whole, 1);
-    /* Own pieces are there when this rank comes. */
+    /* Own pieces are there when this rank comes: who takes them awaits that, since this wakes nobody. */
     atomic_store_explicit(row->have + row->rank, shared_position(row->sequence + 1, owned_count(plan, row->rank)),
                           memory_order_relaxed);
     shared_begin(row);
-    int status = row->world > 1 ? shared_await_begin(row, row->left, err) : STATUS_OK;
+    int status = mine->direct ? shared_await_all(row, err) : shared_await_begin(row, row->left, err);
     struct shared_cursor *own = &mine->cursors[row->rank];
     while (!mine->small && own->at < owned_count(plan, row->rank)) {
         struct piece piece = shared_piece(plan, row->rank, own, INT32_MAX);
