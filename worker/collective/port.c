@@ -3,20 +3,18 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/errbuf.h"
-#include "base/host.h"
 #include "base/status.h"
-#include "worker/collective/collective_internal.h"
 #include "net/endpoint.h"
+#include "net/fd_pass.h"
+#include "worker/collective/collective_internal.h"
 
 enum {
     IO_THREADS = 2, /* one for each direction: the copies to and from the kernel are most of the work */
@@ -163,21 +161,6 @@ static int open_pull(struct collective_port *port, const struct port_place *plac
     return STATUS_OK;
 }
 
-static int open_unix(struct collective_port *port, struct errbuf *err)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int length =
-        snprintf(port->socket, sizeof port->socket, "shoal-%016llx", (unsigned long long)host_incarnation());
-    memcpy(address.sun_path + 1, port->socket, (size_t)length);
-    port->unix_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (port->unix_fd < 0 ||
-        bind(port->unix_fd, (struct sockaddr *)&address,
-             (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length)) ||
-        listen(port->unix_fd, SOMAXCONN))
-        return errbuf_set(err, STATUS_IO, "local socket @%s: %s", port->socket, strerror(errno));
-    return STATUS_OK;
-}
-
 static int open_sockets(struct collective_port *port, const struct port_place *place, struct errbuf *err)
 {
     port->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -186,7 +169,7 @@ static int open_sockets(struct collective_port *port, const struct port_place *p
         return errbuf_set(err, STATUS_NOMEM, "no ZeroMQ context or event: %s", strerror(errno));
     zmq_ctx_set(port->zmq, ZMQ_IO_THREADS, IO_THREADS);
     int status = open_pull(port, place, err);
-    return status ? status : open_unix(port, err);
+    return status ? status : fd_pass_listen(&port->unix_fd, port->socket, err);
 }
 
 int collective_port_open(struct collective_port **port, const struct collective_port_options *options,

@@ -8,14 +8,14 @@
 #include <zmq.h>
 
 #include "base/role.h"
-#include "worker/collective/collective.h"
+#include "net/fd_pass.h"
 #include "net/net.h"
+#include "worker/collective/collective.h"
 
 struct collective_member;
 
 enum {
     PORT_ADDRESS_MAX = 320,
-    PORT_SOCKET_MAX = 96,
     PORT_FRAME_MAX = 16 << 20, /* largest frame that is read: a segment or a blob */
     PORT_EARLY_MAX = 16        /* messages that are kept because they came before their time */
 };
@@ -33,7 +33,7 @@ struct collective_port {
     int curved;
     struct net_curve curve;
     char address[PORT_ADDRESS_MAX]; /* as advertised */
-    char socket[PORT_SOCKET_MAX];   /* abstract name */
+    char socket[FD_PASS_NAME_BYTES]; /* abstract name */
     int unix_fd;
     int wake_fd;         /* eventfd: a loan came back while somebody waits for it, or a cancel */
     _Atomic int loans;   /* frames of this rank's memory that ZeroMQ holds */
