@@ -154,6 +154,24 @@ static void a_second_job_after_the_first(void **state)
     }
 }
 
+/* Rank 0 cannot read what it should begin with; the others wait for it, and hear so long before it would be late. */
+static void a_rank_that_cannot_begin_ends_the_ring_at_once(void **state)
+{
+    (void)state;
+    for (int zero = 0; zero < 2; zero++) {
+        struct embedded_order order = {.yaml = mlp, .workers = 3, .folder = folder, .init = "no-such-file.safetensors",
+                                       .seconds = 60};
+        struct embedded_result result;
+        embedded_set(&order, "parallel.data=%s", zero ? "zero3" : "ddp");
+        embedded_set(&order, "parallel.transport=tcp");
+        embedded_set(&order, "cluster.timeouts.worker_dead=300");
+        embedded_run(&order, &result);
+        assert_int_equal(result.coordinator, STATUS_ABORTED);
+        assert_non_null(strstr(result.why, "no-such-file.safetensors"));
+        embedded_result_close(&result);
+    }
+}
+
 /* --- numbers that are not finite ------------------------------------------------------------------------------ */
 
 /* Batches of two in file order; the fourth row, worker 1's of the second batch, makes an infinite gradient. */
@@ -399,6 +417,7 @@ int main(void)
         cmocka_unit_test(early_stop_ends_every_role_in_order),
         cmocka_unit_test(the_best_snapshot_is_kept),
         cmocka_unit_test(a_second_job_after_the_first),
+        cmocka_unit_test(a_rank_that_cannot_begin_ends_the_ring_at_once),
         cmocka_unit_test(nonfinite_skips_the_step_on_all_ranks),
         cmocka_unit_test(a_skipped_step_leaves_the_running_statistics),
         cmocka_unit_test(nonfinite_stop_ends_the_job_with_the_reason),

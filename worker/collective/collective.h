@@ -65,7 +65,7 @@ int collective_open(struct collective **group, const struct collective_options *
 void collective_close(struct collective *group); /* plans must be gone; takes NULL */
 /* Any thread: every operation, now or later, ends with this status and text. */
 void collective_cancel(struct collective *group, int status, const char *text);
-int collective_status(const struct collective *group); /* 0, or the failure that ended it; between operations */
+int collective_status(const struct collective *group); /* 0, or the failure that ended it; any thread */
 /* The most that the group itself ever books under buffers: arrivals that are held, control segments, the rounding of shared
  * memory to pages, plans while they are agreed on. */
 int64_t collective_buffers_max(const struct collective *group);

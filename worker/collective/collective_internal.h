@@ -64,7 +64,7 @@ struct collective {
     void *row;                         /* the row's own, when ops is not the ring's */
     struct collective_call call;       /* the operation at hand */
     struct collective_counters sent, received;
-    int status; /* 0, or the failure that every later operation returns with `failure` */
+    _Atomic int status; /* 0, or the failure that every later operation returns with `failure` */
     struct errbuf failure;
     _Atomic int cancelled;       /* 0, or the status of collective_cancel; rows that wait look at it */
     pthread_mutex_t cancel_lock; /* guards cancel_text */

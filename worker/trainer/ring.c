@@ -27,6 +27,32 @@ void trainer_ring_describe(const struct trainer *trainer, Shoal__Peer *peer, cha
     peer->host = host;
 }
 
+/* A collective failed. What the coordinator knows of it (who died, and whether the others go on without) says more than
+ * what a neighbour sees, and comes soon; an elastic job's survivors must not leave for it. */
+static int peers_failed(struct trainer *trainer, int status, struct errbuf *err)
+{
+    const struct job *job = trainer->job;
+    double patience = job->cluster.elastic_min > 0 ? job->cluster.timeouts.worker_dead + 5 : 2;
+    struct errbuf why;
+    errbuf_init(&why);
+    int known = client_wait_failure(trainer->client, patience, &why);
+    return known != 0 ? errbuf_set(err, known, "%s", why.text) : status;
+}
+
+int trainer_ring_failed(struct trainer *trainer, int status, struct errbuf *err)
+{
+    if (!trainer->group) {
+        return status;
+    }
+    if (collective_status(trainer->group) != 0) {
+        return peers_failed(trainer, status, err);
+    }
+    if (client_status(trainer->client, NULL) == 0 && status != STATUS_STOPPED) {
+        collective_cancel(trainer->group, status, err->text); /* the others need not wait until this rank is late */
+    }
+    return status;
+}
+
 int trainer_ring_open(struct trainer *trainer, const Shoal__Start *start, uint64_t job, uint64_t cluster_epoch,
                       struct errbuf *err)
 {
@@ -51,7 +77,7 @@ int trainer_ring_open(struct trainer *trainer, const Shoal__Start *start, uint64
         .timeout_s = options->cluster.timeouts.worker_dead, .account = trainer->options->account};
     int status = collective_open(&trainer->group, &group, err);
     free(peers);
-    return status;
+    return status == 0 ? 0 : peers_failed(trainer, status, err);
 }
 
 /* Statistics of the whole mini-batch: rank by rank, micro-batch by micro-batch, one commit a step. */
@@ -121,21 +147,6 @@ static int after_step(struct trainer *trainer, int last, int stopped, int *over,
     return status;
 }
 
-/* A collective failed. What the coordinator knows of it (who died, and whether the others go on without) says more than
- * what a neighbour sees, and comes soon; an elastic job's survivors must not leave for it. */
-static int peers_failed(struct trainer *trainer, int status, struct errbuf *err)
-{
-    const struct job *job = trainer->job;
-    if (collective_status(trainer->group) == 0) {
-        return status; /* this rank's own trouble */
-    }
-    double patience = job->cluster.elastic_min > 0 ? job->cluster.timeouts.worker_dead + 5 : 2;
-    struct errbuf why;
-    errbuf_init(&why);
-    int known = client_wait_failure(trainer->client, patience, &why);
-    return known != 0 ? errbuf_set(err, known, "%s", why.text) : status;
-}
-
 int trainer_ring_step(struct trainer *trainer, int64_t step, int *over, struct errbuf *err)
 {
     struct strategy *strategy = &trainer->strategy;
@@ -151,7 +162,7 @@ int trainer_ring_step(struct trainer *trainer, int64_t step, int *over, struct e
     trainer->compute_s += sums.compute_s;
     trainer->wait_s += sums.wait_s;
     if (status != 0) {
-        return peers_failed(trainer, status, err);
+        return status;
     }
     int stopped = decision.stop_asked;
     int last = stopped || step >= trainer->total_steps;

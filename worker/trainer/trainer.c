@@ -374,7 +374,7 @@ static int trainer_steps(struct trainer *trainer, struct errbuf *err)
         status = finish(trainer, err);
     }
     message_close(&start);
-    return status;
+    return status != 0 && trainer_is_ring(trainer) ? trainer_ring_failed(trainer, status, err) : status;
 }
 
 int trainer_run(const struct trainer_options *options, const struct message *job, struct errbuf *err)

@@ -95,6 +95,8 @@ void trainer_ring_describe(const struct trainer *trainer, Shoal__Peer *peer, cha
 int trainer_ring_open(struct trainer *trainer, const Shoal__Start *start, uint64_t job, uint64_t cluster_epoch,
                       struct errbuf *err);
 int trainer_ring_step(struct trainer *trainer, int64_t step, int *over, struct errbuf *err);
+/* The job failed here: tells the other ranks of this one's own trouble, and returns the status and text to end with. */
+int trainer_ring_failed(struct trainer *trainer, int status, struct errbuf *err);
 
 /* export.c: every rank passes over the layers once; rank 0 writes or hashes what would be exported, each fills digest. */
 int trainer_export(struct trainer *trainer, struct errbuf *err);
