@@ -44,7 +44,8 @@ static void reduce_everywhere(struct rank *rank)
     size_t bytes = (size_t)sized->n * sizeof(float);
     rank_check(rank, rank->open_status == 0);
     float *whole = collective_alloc(rank->group, ACCOUNT_GRADIENTS, bytes);
-    const struct collective_layout layout = {segments, count, whole, NULL, "all", 0};
+    const struct collective_layout layout = {
+        .segments = segments, .segments_count = count, .whole = whole, .name = "all"};
     rank_check(rank, collective_plan_create(&plan, rank->group, &layout, &rank->err) == 0);
     for (int round = 0; round < 2 && !rank->failed; round++) {
         for (int64_t i = 0; i < sized->n; i++)
@@ -126,7 +127,8 @@ static void broadcast(struct rank *rank)
     float *whole = collective_alloc(rank->group, ACCOUNT_PARAMETERS, N * sizeof *whole);
     for (int i = 0; i < N && rank->rank == ROOT; i++)
         whole[i] = (float)i;
-    const struct collective_layout layout = {segments, count, whole, NULL, "first values", 1};
+    const struct collective_layout layout = {
+        .segments = segments, .segments_count = count, .whole = whole, .name = "first values", .apart = 1};
     rank_check(rank, collective_plan_create(&plan, rank->group, &layout, &rank->err) == 0);
     rank_check(rank, collective_all_gather(plan, &rank->err) == 0);
     for (int i = 0; i < N; i++)
@@ -179,7 +181,8 @@ static void shard(struct rank *rank)
         own[s] = part + segments[s].begin;
         owned += segments[s].owner == rank->rank;
     }
-    const struct collective_layout layout = {segments, count, whole, own, "layer", 0};
+    const struct collective_layout layout = {
+        .segments = segments, .segments_count = count, .whole = whole, .own = own, .name = "layer"};
     rank_check(rank, collective_plan_create(&plan, rank->group, &layout, &rank->err) == 0);
     for (int i = 0; i < N; i++)
         whole[i] = value_at(rank->rank, i);
@@ -214,7 +217,8 @@ static void n09_sum_and_mean(struct rank *rank)
         int64_t n = lengths[l];
         int count = segments_make(&segments, n, rank->world, 100000);
         float *x = collective_alloc(rank->group, ACCOUNT_GRADIENTS, (size_t)n * sizeof *x);
-        const struct collective_layout layout = {segments, count, x, NULL, "x", 0};
+        const struct collective_layout layout = {
+            .segments = segments, .segments_count = count, .whole = x, .name = "x"};
         static const float base[] = {1, 10, 100};
         for (int64_t i = 0; i < n; i++)
             x[i] = base[i % 3] * (float)(rank->rank + 1);
@@ -235,7 +239,8 @@ static void n09_mixed(struct rank *rank)
     int64_t n = rank->rank == 2 ? 4 : 3;
     int count = segments_make(&segments, n, rank->world, 100);
     float x[4] = {0};
-    const struct collective_layout layout = {segments, count, x, NULL, "x", 0};
+    const struct collective_layout layout = {
+        .segments = segments, .segments_count = count, .whole = x, .name = "x"};
     rank_check(rank, collective_plan_create(&plan, rank->group, &layout, &rank->err) == STATUS_SHAPE);
     rank_check(rank,
                strcmp(rank->err.text, "rank 0 plans \"x\" of 1 segments, 3 elements, rank 2 \"x\" of 1 segments, "

@@ -23,7 +23,8 @@ static struct collective_plan *plan_of(struct rank *rank, float *whole, const ch
     struct collective_segment *segments;
     struct collective_plan *plan = NULL;
     int count = segments_make(&segments, N, rank->world, 5000);
-    const struct collective_layout layout = {segments, count, whole, NULL, name, 0};
+    const struct collective_layout layout = {
+        .segments = segments, .segments_count = count, .whole = whole, .name = name};
     rank_check(rank, collective_plan_create(&plan, rank->group, &layout, &rank->err) == 0);
     free(segments);
     return plan;
@@ -337,7 +338,8 @@ static void layouts_that_make_no_sense(struct rank *rank)
     float whole[32];
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct collective_plan *plan = NULL;
-        const struct collective_layout layout = {bad[i], 2, whole, NULL, "x", 0};
+        const struct collective_layout layout = {
+            .segments = bad[i], .segments_count = 2, .whole = whole, .name = "x"};
         rank_check(rank,
                    collective_plan_create(&plan, rank->group, &layout, &rank->err) == STATUS_INVALID && !plan);
     }

@@ -61,7 +61,8 @@ static void operate(struct rank *rank)
     int64_t held[2] = {0, 0};
     int number = segments_make(&segments, N, rank->world, 30000);
     float *whole = collective_alloc(rank->group, ACCOUNT_GRADIENTS, N * sizeof *whole);
-    const struct collective_layout layout = {segments, number, whole, NULL, "x", 0};
+    const struct collective_layout layout = {
+        .segments = segments, .segments_count = number, .whole = whole, .name = "x"};
     size_t offsets[3] = {0, 20000, 40000}, sizes[3] = {20000, 20000, 20000};
     uint8_t *all = calloc(1, 60000);
     const struct collective_blobs blobs = {all, offsets, sizes};

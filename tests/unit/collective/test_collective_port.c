@@ -88,7 +88,8 @@ static void add_up(struct rank *rank)
     struct collective_plan *plan = NULL;
     int count = segments_make(&segments, N, rank->world, 5000);
     float *whole = calloc(N, sizeof *whole);
-    const struct collective_layout layout = {segments, count, whole, NULL, "x", 0};
+    const struct collective_layout layout = {
+        .segments = segments, .segments_count = count, .whole = whole, .name = "x"};
     rank_check(rank, rank->open_status == 0);
     for (int i = 0; i < N; i++)
         whole[i] = (float)rank->rank;
