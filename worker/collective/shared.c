@@ -114,7 +114,7 @@ static int shared_source(const struct collective_plan *plan, int owner)
 /* Pages of others' memory that were read count as this process's; `lean` plans give them back. */
 static void shared_drop(const struct collective_plan *plan, const float *from, size_t bytes)
 {
-    const uintptr_t page = 4096;
+    const uintptr_t page = segment_mapped_bytes(1);
     if (!plan->lean)
         return;
     uintptr_t begin = (uintptr_t)from / page * page, end = ((uintptr_t)from + bytes + page - 1) / page * page;
