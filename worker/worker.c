@@ -33,6 +33,7 @@ static int serve_jobs(struct trainer_options *trainer, const struct worker_optio
         }
         int ran = event.envelope->type == SHOAL__TYPE__JOB;
         if (ran) {
+            log->rank = client_rank(trainer->client); /* an elastic job may have given another one */
             status = trainer_run(trainer, &event, err);
         }
         message_close(&event);

@@ -186,7 +186,7 @@ char *job_to_yaml(const struct job *job);
 /* "key: value  # origin" for every option. Owned; NULL when out of memory. */
 char *job_print_config(const struct job *job);
 /* "128 = 4 workers x 2 accumulate x 16"; remainders are shown: "10 = 2 workers x 3 + 2 workers x 2". */
-void job_batch_text(const struct job *job, char *out, size_t out_bytes);
+void job_batch_text(const struct job *job, int64_t workers, char *out, size_t out_bytes);
 
 /* 64 bits over what a resume may not change: model, data, seed, batch_size, optimizer.kind. */
 uint64_t job_hash(const struct job *job);

@@ -100,9 +100,9 @@ char *job_print_config(const struct job *job)
     return text_of(job, write_config);
 }
 
-void job_batch_text(const struct job *job, char *out, size_t out_bytes)
+void job_batch_text(const struct job *job, int64_t workers, char *out, size_t out_bytes)
 {
-    int64_t workers = job->cluster.workers > 0 ? job->cluster.workers : 1;
+    workers = workers > 0 ? workers : 1;
     int64_t share = job->batch_size / workers, more = job->batch_size % workers, accumulate = job->accumulate;
     char rest[96] = "";
     if (more > 0) {

@@ -32,7 +32,8 @@
  *    schedule) SNAPSHOT of this step comes: to rank 0 in ddp, else to every rank. REPORT(n + 1) comes after the ACK of
  *    SNAPSHOT_DONE(n).
  *  - LAST: vote that the step at hand is the last one.
- *  - END{STATUS_ROLLED_BACK}: drop everything of this job and ask for the next event: JOB comes again under another id. */
+ *  - END{STATUS_ROLLED_BACK}, or that status for a request: drop everything of this job and ask for the next event: JOB comes
+ *    again under another id. */
 #ifndef SHOAL_COORDINATOR_COORDINATOR_CORE_H
 #define SHOAL_COORDINATOR_COORDINATOR_CORE_H
 

@@ -220,7 +220,7 @@ static void say_header(struct coordinator_core *core)
 {
     struct core_job *job = &core->job;
     char batch[256];
-    job_batch_text(job->job, batch, sizeof batch);
+    job_batch_text(job->job, job->workers, batch, sizeof batch);
     core_say(core, "job %s", job->job->name);
     if (job->job->batch_size > 0) /* a client job has none */
         core_say(core, "batch %s", batch);

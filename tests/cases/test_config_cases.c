@@ -246,12 +246,12 @@ static void c03_the_share_is_derived_and_printed(void **state)
     char text[128];
     const struct job_source source = {.text = "cluster: {workers: 4}\naccumulate: 8\n" JOB};
     struct job *job = load_good(&source);
-    job_batch_text(job, text, sizeof text);
+    job_batch_text(job, job->cluster.workers, text, sizeof text);
     assert_string_equal(text, "128 = 4 workers x 8 accumulate x 4");
     job_destroy(job);
     const struct job_source smallest = {.text = "cluster: {workers: 4}\naccumulate: 32\n" JOB};
     job = load_good(&smallest);
-    job_batch_text(job, text, sizeof text);
+    job_batch_text(job, job->cluster.workers, text, sizeof text);
     assert_string_equal(text, "128 = 4 workers x 32 accumulate x 1");
     job_destroy(job);
 }

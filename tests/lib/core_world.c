@@ -244,7 +244,11 @@ uint64_t actor_resend(struct actor *actor, Shoal__Envelope *envelope, uint64_t r
 uint64_t actor_send(struct actor *actor, Shoal__Envelope *envelope, const void *frame, size_t bytes,
                     const void *second, size_t second_bytes)
 {
-    return actor_resend(actor, envelope, ++actor->world->requests, frame, bytes, second, second_bytes);
+    struct world *world = actor->world;
+    struct world_frames frames = {frame, second, bytes, second_bytes};
+    if (world->send != NULL)
+        return world->send(world, actor, envelope, &frames);
+    return actor_resend(actor, envelope, ++world->requests, frame, bytes, second, second_bytes);
 }
 
 const struct world_reply *world_answer(const struct world *world, uint64_t request)

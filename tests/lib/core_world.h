@@ -29,7 +29,16 @@ struct world_verdict {
     float running[4];
 };
 
+struct actor;
+/* Frames of a request; NULL: none. */
+struct world_frames {
+    const void *first, *second;
+    size_t first_bytes, second_bytes;
+};
+
 struct world {
+    /* Where requests go; NULL: into the core at once. Gives the request's number. */
+    uint64_t (*send)(struct world *world, struct actor *actor, Shoal__Envelope *envelope, const struct world_frames *frames);
     struct coordinator_core *core;
     struct coordinator_ops ops;
     int64_t now_ns;

@@ -138,7 +138,7 @@ static void the_share_of_a_batch_is_spelled_out(void **state)
         struct job job = {.batch_size = rows[i].batch, .accumulate = rows[i].accumulate};
         char text[128];
         job.cluster.workers = rows[i].workers;
-        job_batch_text(&job, text, sizeof text);
+        job_batch_text(&job, job.cluster.workers, text, sizeof text);
         assert_string_equal(text, rows[i].text);
     }
 }
