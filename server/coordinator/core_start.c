@@ -126,8 +126,9 @@ static int find_holders(const struct coordinator_core *core, struct core_job *jo
         /* The workers of a ring read it themselves. */
         const char *holder = job->ring ? NULL : holder_of(core, file);
         if (holder == NULL && file->missing)
-            return errbuf_set(err, STATUS_UNKNOWN, "%s: %s is not there, and no server that joined has it (written by %s)",
-                              job->resume_folder, file->name, *file->holder != '\0' ? file->holder : "a worker");
+            return errbuf_set(err, STATUS_UNKNOWN, "%s: %s is not there, %s (written by %s)", job->resume_folder, file->name,
+                              job->ring ? "where the workers of a ring read it" : "and no server that joined has it",
+                              *file->holder != '\0' ? file->holder : "a worker");
         free(file->holder);
         file->holder = strdup(holder == NULL ? "" : holder);
         if (file->holder == NULL)

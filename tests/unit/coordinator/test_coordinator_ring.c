@@ -107,6 +107,29 @@ static void a_worker_without_an_address_is_refused(void **state)
     ring_close(&r);
 }
 
+static void a_missing_file_of_the_snapshot_is_named(void **state)
+{
+    (void)state;
+    struct ring r;
+    struct manifest saved;
+    struct manifest_file file = {.owner = 1, .name = "worker-1.safetensors", .bytes = 10, .missing = 1,
+                                 .sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"};
+    ring_open(&r, "ddp", "", "snapshot: {dir: snap, every: 0}\n");
+    manifest_init(&saved);
+    saved.step = saved.applied = 4;
+    saved.workers = 2;
+    saved.yaml = job_to_yaml(r.world.job);
+    assert_int_equal(manifest_add_file(&saved, &file), 0);
+    r.world.restore = &saved;
+    ring_join(&r);
+    assert_int_equal(world_submit(&r.world, "/jobs", 1), 0);
+    const Shoal__Envelope *end = ring_events(&r, SHOAL__TYPE__END)->envelope;
+    assert_int_equal(end->status, STATUS_UNKNOWN);
+    assert_non_null(strstr(end->text, "worker-1.safetensors is not there, where the workers of a ring read it"));
+    ring_close(&r);
+    manifest_close(&saved);
+}
+
 static void a_rank_may_be_a_step_ahead(void **state)
 {
     (void)state;
@@ -428,6 +451,7 @@ int main(void)
         cmocka_unit_test(a_ring_job_runs_without_servers),
         cmocka_unit_test(a_server_that_comes_during_a_ring_job_waits),
         cmocka_unit_test(a_worker_without_an_address_is_refused),
+        cmocka_unit_test(a_missing_file_of_the_snapshot_is_named),
         cmocka_unit_test(a_rank_may_be_a_step_ahead),
         cmocka_unit_test(evaluations_and_summaries_may_overtake_the_last_report),
         cmocka_unit_test(an_evaluation_may_overtake_a_report_of_the_step_before),
