@@ -81,6 +81,7 @@ struct core_vote {
     double lr, next_lr, loss, grad_norm;
     uint64_t t;
     int64_t nonfinite_run;
+    int nonfinite_rank; /* -1: not known */
     int evaluate, last, stopped;
 };
 

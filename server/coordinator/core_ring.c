@@ -13,6 +13,9 @@ int core_ring_take_vote(const struct core_job *job, const Shoal__Report *report,
     *vote = (struct core_vote){.decision = verdict->decision, .grad_scale = verdict->grad_scale, .lr = verdict->lr,
                                .next_lr = verdict->next_lr, .loss = verdict->loss, .grad_norm = report->grad_norm,
                                .t = verdict->t, .nonfinite_run = report->nonfinite_run,
+                               .nonfinite_rank = report->nonfinite_rank <= (uint32_t)job->workers
+                                                     ? (int)report->nonfinite_rank - 1
+                                                     : -1,
                                .evaluate = verdict->evaluate != 0, .last = verdict->last != 0,
                                .stopped = verdict->stopped != 0};
     if (vote->nonfinite_run < -1 || vote->nonfinite_run >= job->keymap.runs_count)
@@ -73,7 +76,8 @@ void core_ring_follow(struct coordinator_core *core)
     struct step_verdict verdict = {.decision = stops ? STEP_STOP : applied ? STEP_APPLY : STEP_SKIP,
                                    .grad_scale = vote.grad_scale, .lr = vote.lr, .t = job->applied + applied,
                                    .next_lr = vote.next_lr, .grad_norm = vote.grad_norm,
-                                   .nonfinite_run = vote.nonfinite_run, .nonfinite_rank = -1};
+                                   .nonfinite_run = vote.nonfinite_run,
+                                   .nonfinite_rank = vote.nonfinite_rank};
     job->stopped = vote.stopped;
     if (vote.stopped && !core_ending_wanted(core) && !job->regroup) {
         job->last_asked = 1; /* the ring stands already */

@@ -195,11 +195,9 @@ static void check_skips(const struct embedded_result *result)
         assert_int_equal(result->steps[i].skipped, i == 1 || i == 4);
         embedded_near("lr", result->steps[i].lr, 0.1 * t[i] / 100, 1e-9);
     }
-    /* A sum that went round a ring does not tell whose share it was. */
-    const char *who = result->servers > 0 ? "rank 1, key " : "key ";
     char text[2][80];
     for (int i = 0; i < 2; i++)
-        snprintf(text[i], sizeof text[i], "step %d: the gradient is not finite: %s", i == 0 ? 2 : 5, who);
+        snprintf(text[i], sizeof text[i], "step %d: the gradient is not finite: rank 1, key ", i == 0 ? 2 : 5);
     if (count_of(result->log, "gradient is not finite") != 2 || count_of(result->log, text[0]) != 1 ||
         count_of(result->log, text[1]) != 1)
         fail_msg("%s", result->log);
@@ -271,8 +269,7 @@ static void nonfinite_stop_ends_the_job_with_the_reason(void **state)
         embedded_set(&order, "parallel.update=%s", eager ? "eager" : "step");
         embedded_run(&order, &result);
         assert_int_equal(result.coordinator, STATUS_ABORTED);
-        if (strstr(result.why, "step 2: the gradient is not finite: ") == NULL || strstr(result.why, "key ") == NULL ||
-            (result.servers > 0 && strstr(result.why, "rank 1, key ") == NULL))
+        if (strstr(result.why, "step 2: the gradient is not finite: rank 1, key ") == NULL)
             fail_msg("%s", result.why);
         for (int rank = 0; rank < 2; rank++) {
             assert_int_not_equal(result.worker[rank], 0);

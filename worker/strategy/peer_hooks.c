@@ -5,13 +5,15 @@
 #include "base/errbuf.h"
 #include "base/status.h"
 #include "base/trace.h"
+#include "cluster/canonical.h"
 #include "cluster/norm_stats.h"
 #include "config/job.h"
 #include "owner/trust.h"
+#include "tensor/reduce.h"
 #include "worker/strategy/gather.h"
 #include "worker/strategy/peer.h"
 
-enum { COMPUTE_LANE = 0, COMM_LANE = 1 };
+enum { COMPUTE_LANE = 0, COMM_LANE = 1, STEP_RANKS_NAMED = 253 /* what a flag of step.h can say */ };
 
 /* --- on the comm thread -------------------------------------------------------------------------------------- */
 
@@ -25,6 +27,24 @@ static int is_eager(const struct peer *peer)
     return peer->s->job->parallel.update == JOB_UPDATE_EAGER;
 }
 
+/* Says in the flags of runs that are not finite whose contribution was the first that is not. Sources are every rank's in
+ * canonical order, or what the ring brought and the own one, which the sum may have overwritten. */
+static void name_culprit(struct peer *peer, const struct bucket_segment *at, const struct owned_sources *all)
+{
+    const struct strategy *s = peer->s;
+    int rank = s->rank;
+    for (int turn = 0; turn + 1 < all->count && rank == s->rank; turn++) {
+        int finite = 1;
+        reduce_norm_squared(all->sources[turn], at->end - at->begin, &finite);
+        int from_all = all->count == s->world;
+        rank = finite ? rank : from_all ? canonical_rank_at(s->world, s->rank, turn) : -1;
+    }
+    for (int64_t run = at->run_first; run < at->run_first + at->runs; run++) {
+        uint8_t *flag = &peer->ballot.finite[run];
+        *flag = *flag == 0 && rank >= 0 && rank < STEP_RANKS_NAMED ? (uint8_t)(2 + rank) : *flag;
+    }
+}
+
 /* The sums of an own segment, for a verdict. */
 static void sink_sum(void *context, int segment, const float *const *sources, int sources_count)
 {
@@ -35,6 +55,13 @@ static void sink_sum(void *context, int segment, const float *const *sources, in
     struct owned_sources all = {sources, sources_count};
     struct owned_norms norms = {peer->ballot.squares, peer->ballot.finite};
     owned_sum(peer->s->map, &range, at->run_first, bucket->sum_at[segment], &all, &norms);
+    int whole = 1;
+    for (int64_t run = at->run_first; run < at->run_first + at->runs; run++) {
+        whole &= norms.finite[run] == 1;
+    }
+    if (!whole) {
+        name_culprit(peer, at, &all);
+    }
 }
 
 /* Eager: updated at once; no norm is taken, as at a server. */
@@ -49,6 +76,9 @@ static void sink_update(void *context, int segment, const float *const *sources,
     for (int64_t run = at->run_first; run < at->run_first + at->runs; run++) {
         peer->ballot.squares[run] = 0;
         peer->ballot.finite[run] = (uint8_t)finite;
+    }
+    if (!finite) {
+        name_culprit(peer, at, &all);
     }
 }
 
@@ -176,6 +206,7 @@ static void say_verdict(const struct peer *peer, const struct step_verdict *from
     to->verdict.next_lr = from->next_lr;
     to->grad_norm = is_eager(peer) ? NAN : from->grad_norm;
     to->nonfinite_run = from->nonfinite_run;
+    to->nonfinite_rank = from->nonfinite_rank;
     to->stop_job = from->decision == STEP_STOP;
     to->stop_asked = peer->ballot.stop;
     to->ballot = &peer->ballot;

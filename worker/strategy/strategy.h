@@ -52,6 +52,7 @@ struct strategy_decision {
     Shoal__Verdict verdict;
     double grad_norm;
     int64_t nonfinite_run;
+    int nonfinite_rank;          /* whose contribution it was; -1: not known */
     int stop_job;                /* not finite, and the job says stop */
     int stop_asked;              /* somebody voted for this step to be the last */
     const struct ballot *ballot; /* everybody's shares and statistics; until step_finish */

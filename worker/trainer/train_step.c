@@ -197,6 +197,7 @@ int train_step_report(struct trainer *trainer, const struct train_sums *sums, st
         report.verdict = &decision->verdict;
         report.grad_norm = decision->grad_norm;
         report.nonfinite_run = decision->nonfinite_run;
+        report.nonfinite_rank = (uint32_t)(decision->nonfinite_rank + 1);
     }
     Shoal__Envelope envelope = SHOAL__ENVELOPE__INIT;
     envelope.type = SHOAL__TYPE__REPORT;
