@@ -1,5 +1,6 @@
 #include "worker/strategy/gather.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -222,7 +223,8 @@ int gather_first_values(struct peer *peer, const struct strategy_source *first, 
         if (!resumed) {
             status = first_layer(gather, l, first, err);
         } else if (gather->layers[l].slot < 0) {
-            status = collective_all_gather(gather->layers[l].apart, err);
+            gather->layers[l].now = gather->layers[l].apart;
+            status = comm_run(peer->comm, &gather->layers[l].op, s->step, err);
         }
     }
     return status;
@@ -261,7 +263,9 @@ int gather_acquire(struct strategy *s, int l, enum strategy_pass pass, struct er
 {
     struct gather *gather = peer_of(s)->gather;
     struct gather_layer *layer = &gather->layers[l];
-    submit(gather, l, pass);
+    int coming = submit(gather, l, pass);
+    assert(coming); /* its slot was released before: the layers are used one after the other */
+    (void)coming;
     submit_ahead(gather, l, pass);
     int status = comm_wait(peer_of(s)->comm, &layer->op, err);
     s->w[l] = layer->whole;

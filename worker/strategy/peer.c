@@ -219,6 +219,20 @@ int peer_grads_parts(struct peer *peer, struct errbuf *err)
     return 0;
 }
 
+/* On the comm thread, as everything that waits for peers: who waits for it hears of the job's end. */
+struct planning {
+    struct comm_op op;
+    struct peer *peer;
+    const struct collective_layout *layout;
+    struct collective_plan **plan;
+};
+
+static int run_planning(struct comm_op *op, struct errbuf *err)
+{
+    struct planning *planning = op->context;
+    return collective_plan_create(planning->plan, planning->peer->s->group, planning->layout, err);
+}
+
 int peer_make_plan(struct peer *peer, const struct peer_layout *layout, struct collective_plan **plan,
                    struct errbuf *err)
 {
@@ -233,9 +247,9 @@ int peer_make_plan(struct peer *peer, const struct peer_layout *layout, struct c
     }
     struct collective_layout group_layout = {.segments = segments, .segments_count = layout->count,
                                              .whole = layout->whole, .own = layout->own, .name = layout->name,
-                                             .lean = layout->lean,
-                                             .apart = layout->apart};
-    int status = collective_plan_create(plan, peer->s->group, &group_layout, err);
+                                             .lean = layout->lean, .apart = layout->apart};
+    struct planning planning = {{.run = run_planning, .context = &planning, .layer = -1}, peer, &group_layout, plan};
+    int status = comm_run(peer->comm, &planning.op, peer->s->step, err);
     free(segments);
     return status;
 }
@@ -313,6 +327,11 @@ int peer_plan(struct peer *peer, int (*reduce)(struct comm_op *, struct errbuf *
 
 /* --- first values --------------------------------------------------------------------------------------------- */
 
+static int run_gather(struct comm_op *op, struct errbuf *err)
+{
+    return collective_all_gather(op->context, err);
+}
+
 /* An all-gather of one layer outside the books; owner as in bucket_layer_segments. */
 static int share_layer(struct peer *peer, int layer, float *w, int owner, struct errbuf *err)
 {
@@ -326,8 +345,9 @@ static int share_layer(struct peer *peer, int layer, float *w, int owner, struct
     if (status == 0) {
         status = peer_make_plan(peer, &layout, &plan, err);
     }
+    struct comm_op op = {.run = run_gather, .context = plan, .name = "first values", .layer = layer};
     if (status == 0) {
-        status = collective_all_gather(plan, err);
+        status = comm_run(peer->comm, &op, peer->s->step, err);
     }
     collective_plan_destroy(plan);
     free(segments);

@@ -81,19 +81,17 @@ int trainer_ring_open(struct trainer *trainer, const Shoal__Start *start, uint64
 }
 
 /* Statistics of the whole mini-batch: rank by rank, micro-batch by micro-batch, one commit a step. */
-static int commit_statistics(struct trainer *trainer, const struct strategy_decision *decision, struct errbuf *err)
+static void commit_statistics(struct trainer *trainer, const struct strategy_decision *decision)
 {
     struct model_buffers *buffers = model_buffers(trainer->model);
     const int64_t *features = NULL;
     int norms = model_norms(trainer->model, &features);
     if (norms == 0 || decision->verdict.decision != SHOAL__DECISION__APPLY) {
-        return 0;
+        return;
     }
     size_t count = (size_t)trainer->stats_count;
-    double *merged = calloc(2 * count, sizeof(double));
-    if (!merged) {
-        return errbuf_set(err, STATUS_NOMEM, "out of memory for running statistics");
-    }
+    double *merged = trainer->stats + (size_t)trainer->job->accumulate * count; /* room for two more there */
+    memset(merged, 0, count * sizeof(double));
     for (int rank = 0; rank < trainer->world; rank++) {
         const char *from = ballot_statistics(decision->ballot, rank);
         for (int64_t micro = 0; micro < trainer->job->accumulate; micro++) {
@@ -103,8 +101,6 @@ static int commit_statistics(struct trainer *trainer, const struct strategy_deci
     }
     norm_stats_commit(features, norms, merged, buffers->values);
     buffers->num_batches_tracked = (int64_t)decision->verdict.t;
-    free(merged);
-    return 0;
 }
 
 /* The coordinator says the reason, in its own words, to everybody; `otherwise` if it gives none. */
@@ -171,8 +167,8 @@ int trainer_ring_step(struct trainer *trainer, int64_t step, int *over, struct e
     decision.verdict.loss = mean_loss(trainer, decision.ballot);
     decision.verdict.evaluate = schedule_evaluates(trainer->job, (uint64_t)step, last, stopped);
     decision.verdict.snapshot = schedule_saves(trainer->job, (uint64_t)step, last);
-    status = commit_statistics(trainer, &decision, err);
-    if (status == 0 && !decision.stop_job) {
+    commit_statistics(trainer, &decision);
+    if (!decision.stop_job) {
         status = strategy->ops->step_finish(strategy, &decision.verdict, err);
     }
     if (status == 0) {

@@ -55,7 +55,7 @@ static int make_model(struct trainer *trainer, struct errbuf *err)
     trainer->indices = calloc(rows, sizeof(*trainer->indices));
     trainer->labels = calloc(rows, sizeof(*trainer->labels));
     trainer->targets = calloc(rows, sizeof(*trainer->targets));
-    trainer->stats = calloc((size_t)(trainer->stats_count * job->accumulate) + 1, sizeof(double));
+    trainer->stats = calloc((size_t)(trainer->stats_count * (job->accumulate + 2)) + 1, sizeof(double));
     trainer->sampler = sampler_create(dataset_rows(trainer->data.train), job->batch_size,
                                       job->data.order == JOB_ORDER_SHUFFLED, (int)job->data.last_batch, job->seed);
     if (!trainer->x || !trainer->indices || !trainer->labels || !trainer->targets || !trainer->stats || !trainer->sampler) {

@@ -43,7 +43,7 @@ struct trainer {
     int64_t *indices;
     float *x, *targets;
     int32_t *labels;
-    double *stats; /* BatchNorm statistics, micro-batch after micro-batch */
+    double *stats; /* BatchNorm statistics, micro-batch after micro-batch, and room for two more */
     int64_t stats_count;
     int64_t step, total_steps, first_step;
     int rank, world;
