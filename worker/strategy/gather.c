@@ -106,7 +106,7 @@ static int plan_layer(struct gather *gather, struct gather_layer *layer, struct 
     const int64_t base = 0;
     struct bucket_segment *segments = NULL;
     struct peer_layout layout = {.low = layer->layer, .base = &base, .whole = layer->whole, .name = layer->name,
-                                 .lean = 1};
+                                 .lean = peer_is_lean(gather->peer)};
     int status = bucket_layer_segments(s->map, layer->layer, -1, &segments, &layout.count, err);
     float **own = calloc((size_t)layout.count + 1, sizeof(*own));
     if (status == 0 && !own) {

@@ -219,6 +219,12 @@ int peer_grads_parts(struct peer *peer, struct errbuf *err)
     return 0;
 }
 
+int peer_is_lean(const struct peer *peer)
+{
+    const int64_t many_bytes = 64 << 20;
+    return peer->gather && peer->s->table->count * (int64_t)sizeof(float) >= many_bytes;
+}
+
 /* On the comm thread, as everything that waits for peers: who waits for it hears of the job's end. */
 struct planning {
     struct comm_op op;
@@ -290,7 +296,7 @@ static int plan_bucket(struct peer *peer, struct peer_bucket *bucket, struct err
     struct peer_layout layout = {.segments = bucket->segments, .count = bucket->segments_count,
                                  .low = bucket->bucket.low, .base = base, .whole = bucket->whole,
                                  .own = bucket->sum_at, .name = bucket->name,
-                                 .lean = peer->gather != NULL};
+                                 .lean = peer_is_lean(peer)};
     if (status == 0) {
         status = peer_make_plan(peer, &layout, &bucket->grads, err);
     }
@@ -338,8 +344,8 @@ static int share_layer(struct peer *peer, int layer, float *w, int owner, struct
     const int64_t base = 0;
     struct bucket_segment *segments = NULL;
     struct collective_plan *plan = NULL;
-    struct peer_layout layout = {.low = layer, .base = &base, .whole = w, .name = "first values", .lean = 1,
-                                 .apart = 1};
+    struct peer_layout layout = {.low = layer, .base = &base, .whole = w, .name = "first values",
+                                 .lean = peer_is_lean(peer), .apart = 1};
     int status = bucket_layer_segments(peer->s->map, layer, owner, &segments, &layout.count, err);
     layout.segments = segments;
     if (status == 0) {

@@ -94,6 +94,9 @@ int peer_make_plan(struct peer *peer, const struct peer_layout *layout, struct c
 int peer_broadcast_layer(struct peer *peer, int layer, float *w, const struct strategy_source *first,
                          struct errbuf *err);
 
+/* Whether zero3 gives other ranks' pages back after reading them: where parameters are many, as page faults cost more than a
+ * small model's exchange. */
+int peer_is_lean(const struct peer *peer);
 /* A bucket's layers find their gradients in its `whole`. */
 void peer_place_gradients(struct peer *peer, const struct peer_bucket *bucket);
 
