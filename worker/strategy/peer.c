@@ -380,6 +380,16 @@ int peer_first_values(struct peer *peer, const struct strategy_source *first, st
     return status;
 }
 
+int peer_start_whole(struct strategy *s, const struct peer_setup *setup, const struct strategy_source *first,
+                     struct errbuf *err)
+{
+    int status = peer_open(s, setup->rank, err);
+    status = status == 0 ? peer_values_whole(peer_of(s), err) : status;
+    status = status == 0 ? setup->grads(peer_of(s), err) : status;
+    status = status == 0 ? peer_plan(peer_of(s), setup->reduce, err) : status;
+    return status == 0 ? peer_first_values(peer_of(s), first, err) : status;
+}
+
 /* --- closing -------------------------------------------------------------------------------------------------- */
 
 static void close_bucket(struct strategy *s, struct peer_bucket *bucket, int own_memory)

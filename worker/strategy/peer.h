@@ -75,6 +75,14 @@ int peer_grads_parts(struct peer *peer, struct errbuf *err);
 int peer_plan(struct peer *peer, int (*reduce)(struct comm_op *, struct errbuf *), struct errbuf *err);
 /* First values into the whole parameters: rank 0's, or the snapshot's. */
 int peer_first_values(struct peer *peer, const struct strategy_source *first, struct errbuf *err);
+/* All of that, for rows whose parameters are whole. */
+struct peer_setup {
+    int rank; /* as in peer_open */
+    int (*grads)(struct peer *, struct errbuf *);
+    int (*reduce)(struct comm_op *, struct errbuf *);
+};
+int peer_start_whole(struct strategy *s, const struct peer_setup *setup, const struct strategy_source *first,
+                     struct errbuf *err);
 void peer_close(struct strategy *s);
 
 /* A plan for `segments` on `whole`, whose element of layer l's element 0 is at base[l - low]. own: by segment, NULL: in

@@ -4,11 +4,8 @@
 
 static int zero1_start(struct strategy *s, const struct strategy_source *first, struct errbuf *err)
 {
-    int status = peer_open(s, s->rank, err);
-    status = status == 0 ? peer_values_whole(peer_of(s), err) : status;
-    status = status == 0 ? peer_grads_whole(peer_of(s), err) : status;
-    status = status == 0 ? peer_plan(peer_of(s), peer_reduce, err) : status;
-    return status == 0 ? peer_first_values(peer_of(s), first, err) : status;
+    struct peer_setup setup = {s->rank, peer_grads_whole, peer_reduce};
+    return peer_start_whole(s, &setup, first, err);
 }
 
 const struct strategy_ops strategy_zero1 = {
